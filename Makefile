@@ -1,0 +1,33 @@
+# `make test` works from a fresh clone on a machine that has only Python and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lint types unit test clean
+
+help:  ## what there is to make
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
+
+setup: $(INSTALLED)  ## a virtual environment with everything in it
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+lint: setup  ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup  ## static types
+	$(BIN)/mypy
+
+unit: setup  ## the tests alone
+	$(BIN)/python -m pytest
+
+test: lint types unit  ## style, types and tests
+
+clean:  ## forget the virtual environment and the caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache dist

@@ -1,0 +1,46 @@
+"""Small checks of single values, so that every bad argument is reported in the same words."""
+
+import math
+from collections.abc import Iterable
+
+from lightning_gep.errors import ConfigurationError
+
+
+def finite_positive(name: str, value: float, fix: str) -> float:
+    """`value` as a float, if it is a number above 0 and below infinity."""
+    return _number(name, value, fix, lowest_excluded=0.0, finite=True)
+
+
+def positive(name: str, value: float, fix: str) -> float:
+    """`value` as a float, if it is a number above 0; infinity is allowed."""
+    return _number(name, value, fix, lowest_excluded=0.0, finite=False)
+
+
+def not_negative(name: str, value: float, fix: str) -> float:
+    """`value` as a float, if it is a finite number that is at least 0."""
+    return _number(name, value, fix, lowest_excluded=-math.ulp(0.0), finite=True)
+
+
+def positive_integer(name: str, value: int, fix: str) -> int:
+    """`value` as an int, if it is a whole number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ConfigurationError(f"{name} must be a whole number above 0, but it is {value!r}. {fix}")
+    return value
+
+
+def one_of(name: str, value: str, choices: Iterable[str]) -> str:
+    """`value`, if it is one of `choices`."""
+    choices = tuple(choices)
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ConfigurationError(f"{name}={value!r} is not known. Choose one of {listed}.")
+    return value
+
+
+def _number(name: str, value: float, fix: str, *, lowest_excluded: float, finite: bool) -> float:
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    if not usable or value <= lowest_excluded or (finite and math.isinf(value)):
+        bound = "above 0" if lowest_excluded == 0.0 else "0 or more"
+        kind = "a finite number" if finite else "a number"
+        raise ConfigurationError(f"{name} must be {kind} {bound}, but it is {value!r}. {fix}")
+    return float(value)

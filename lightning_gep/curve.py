@@ -1,0 +1,68 @@
+"""ε over the steps of a run, computed once: asking after every step must not cost an accountant's query."""
+
+import bisect
+import math
+
+from dp_accounting.pld import privacy_loss_distribution
+
+from lightning_gep.accounting import LARGEST_TIGHT_EPSILON, SampledGaussian, epsilon
+
+GRID_POINTS = 32
+
+
+class EpsilonCurve:
+    """An upper bound on ε(t) for t equal steps, exact at the end of the plan.
+
+    The accountant is asked at about 32 evenly spaced numbers of steps, the last of them the planned end. Any other t
+    gets the value of the next grid point: ε never falls as steps are added, so that is an upper bound. Past the plan
+    the grid is extended to twice its length.
+    """
+
+    def __init__(self, event: SampledGaussian, delta: float, accountant: str, planned_steps: int | None = None) -> None:
+        self.event, self.delta, self.accountant = event, delta, accountant
+        self._horizon = planned_steps or 1000
+        self._steps: list[int] = []
+        self._epsilons: list[float] = []
+
+    def __call__(self, steps: int) -> float:
+        """ε after `steps` steps, rounded up."""
+        if steps == 0:
+            return 0.0
+        if self.event.noise_multiplier == 0:
+            return math.inf
+        while not self._steps or steps > self._steps[-1]:
+            self._extend()
+        return self._epsilons[bisect.bisect_left(self._steps, steps)]
+
+    def _extend(self) -> None:
+        """Fill the grid from its end to the horizon, and put the horizon at twice that for the next time."""
+        start = self._steps[-1] if self._steps else 0
+        stride = max(1, (self._horizon - start) // GRID_POINTS)
+        grid = list(range(start + stride, self._horizon, stride))
+        at_end = epsilon([(self.event, self._horizon)], self.delta, self.accountant)
+        tight = self.accountant == "pld" and at_end <= LARGEST_TIGHT_EPSILON
+        inner = self._by_convolution(grid) if tight else self._by_query(grid)
+        self._steps += [*grid, self._horizon]
+        self._epsilons += [*(min(value, at_end) for value in inner), at_end]
+        self._horizon *= 2
+
+    def _by_query(self, grid: list[int]) -> list[float]:
+        return [epsilon([(self.event, steps)], self.delta, self.accountant) for steps in grid]
+
+    def _by_convolution(self, grid: list[int]) -> list[float]:
+        """One distribution composed up the grid: a convolution a point instead of a query from nothing."""
+        if not grid:
+            return []
+        one_step = privacy_loss_distribution.from_gaussian_mechanism(
+            self.event.noise_multiplier,
+            sampling_prob=self.event.sample_rate,
+            value_discretization_interval=1e-4,
+        )
+        composed = one_step.self_compose(grid[0])
+        values = [float(composed.get_epsilon_for_delta(self.delta))]
+        if len(grid) > 1:
+            stride = one_step.self_compose(grid[1] - grid[0])
+            for _ in grid[1:]:
+                composed = composed.compose(stride)
+                values.append(float(composed.get_epsilon_for_delta(self.delta)))
+        return values

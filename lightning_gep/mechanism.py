@@ -1,0 +1,163 @@
+"""Gradient Embedding Perturbation: Algorithm 1 of the paper, streamed over microbatches."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_gep.basis import Basis
+from lightning_gep.clipping import clip_factors, residual_norm_bound, row_norms
+from lightning_gep.noise import Noise
+from lightning_gep.release import Part, Release
+from lightning_gep.subspace import Anchors, Subspace
+
+COLUMNS = 4096
+
+
+def gradient_embedding_perturbation(
+    anchors: Anchors,
+    private_gradients: Iterable[Tensor],
+    *,
+    subspace: Subspace,
+    release: Release,
+    noise: Noise,
+    expected_batch_size: int,
+    step: int,
+    charge: Callable[[], None],
+) -> Tensor:
+    """One private gradient, as in Algorithm 1 (there: m anchors, n records, thresholds S₁ and S₂).
+
+    Guarantee: for one record added or removed the result is as private as one Gaussian mechanism with noise multiplier
+    `release.noise_multiplier`, if `private_gradients` are the records of one Poisson draw, each row a function of its
+    own record and of public values, and `anchors` are public. `charge` is called after the sums are formed and before
+    any noise is drawn.
+    """
+    # First stage: an orthonormal basis B of the anchor subspace.
+    B = subspace.at_step(step, anchors)
+
+    # Second stage: embeddings W = GBᵀ and residuals R = G − WB, their rows clipped to S₁ and S₂, summed.
+    sums = Sums.zero(B)
+    for G in private_gradients:
+        sums.add(G, B, release)
+
+    # Third stage: perturb both sums, w̃ = w + z₁ and r̃ = r + z₂, and put them together: ṽ = (w̃B + r̃)/n̄.
+    charge()
+    w = perturb(sums.embedding, release.embedding, noise, step, "embedding")
+    r = perturb(sums.residual(B), release.residual, noise, step, "residual")
+    return reconstruct(w, r, B) / expected_batch_size
+
+
+@dataclass
+class Sums:
+    """Sums over the records of one step, in float64: neither residuals nor anything n × p is kept.
+
+    With cᵢ the factor of record i's residual, Σcᵢrᵢ = Σcᵢgᵢ − (Σcᵢwᵢ)B. The sums of several processes add up, so one
+    all-reduce of `embedding`, `gradient` and `embedding_in_residual` makes a distributed step.
+    """
+
+    embedding: Tensor
+    """Σ of clipped embeddings (k)."""
+    gradient: Tensor
+    """Σ of gradients times their residual's factor (p)."""
+    embedding_in_residual: Tensor
+    """Σ of embeddings times their residual's factor (k)."""
+    diagnostics: "Diagnostics"
+
+    @classmethod
+    def zero(cls, basis: Basis) -> "Sums":
+        """The sums of an empty batch."""
+        like = basis.blocks[0]
+        embedding, gradient, other = (
+            like.new_zeros(size, dtype=torch.float64)
+            for size in (basis.dimension, basis.num_parameters, basis.dimension)
+        )
+        return cls(embedding, gradient, other, Diagnostics.zero(like.device))
+
+    def add(self, gradients: Tensor, basis: Basis, release: Release) -> None:
+        """Project, clip and add one microbatch of per-sample gradients (n × p).
+
+        Guarantee: one more record changes `embedding` by at most S₁ and `residual` by at most S₂ in norm (joint
+        clipping: (·/S₁, ·/S₂) by at most 1). A record whose gradient or embedding is not finite adds zero: its row is
+        replaced, since 0·NaN is NaN.
+        """
+        gradients = gradients.to(basis.blocks[0].dtype)
+        gradient_norms, embeddings = row_norms(gradients), basis.embed(gradients)
+        finite = torch.isfinite(gradient_norms) & torch.isfinite(embeddings).all(dim=1)
+        embeddings = torch.where(finite[:, None], embeddings, 0.0)
+        gradient_norms = torch.where(finite, gradient_norms, 0.0)
+        embedding_norms = row_norms(embeddings)
+        residual_norms = residual_norm_bound(gradient_norms, embedding_norms, basis)
+        embedding_factors, residual_factors = clip_factors(embedding_norms, residual_norms, release)
+
+        self.embedding += embedding_factors @ embeddings
+        if release.residual is not None:
+            self.embedding_in_residual += residual_factors @ embeddings
+            self.gradient += weighted_sum(residual_factors, gradients, finite)
+        self.diagnostics.add(finite, gradient_norms, residual_norms, embedding_factors, residual_factors)
+
+    def residual(self, basis: Basis) -> Tensor:
+        """Σ of clipped residuals (p), subtracted in float64 because no noise has been added yet."""
+        return self.gradient - basis.expand(self.embedding_in_residual)
+
+
+def weighted_sum(factors: Tensor, rows: Tensor, used: Tensor) -> Tensor:
+    """Σ factorᵢ·rowᵢ over the rows that are `used`, in float64, a strip of columns at a time."""
+    strips = rows.split(COLUMNS, dim=1)
+    return torch.cat([factors @ torch.where(used[:, None], strip, 0.0).double() for strip in strips])
+
+
+def perturb(total: Tensor, part: Part | None, noise: Noise, step: int, name: str) -> Tensor | None:
+    """The sum with noise of standard deviation S·σ on every coordinate; None if the part is not released."""
+    if part is None:
+        return None
+    if part.noise_std == 0.0:
+        return total
+    return total + part.noise_std * noise.normal(len(total), step=step, part=name, device=total.device)
+
+
+def reconstruct(embedding: Tensor | None, residual: Tensor | None, basis: Basis) -> Tensor:
+    """w̃B + r̃ without the part of r̃ inside the subspace: the true residual is zero there, so that part is noise.
+
+    Only noisy values come in, so everything here is post-processing, this projection included.
+    """
+    if residual is None:
+        assert embedding is not None, "a release has at least one part"
+        return basis.expand(embedding)
+    inside = basis.embed(residual.to(basis.blocks[0].dtype)[None])[0]
+    return residual + basis.expand(-inside if embedding is None else embedding - inside)
+
+
+@dataclass
+class Diagnostics:
+    """What clipping did in one step, summed over its records. Functions of private data: not covered by ε."""
+
+    records: Tensor
+    not_finite: Tensor
+    clipped_embeddings: Tensor
+    clipped_residuals: Tensor
+    gradient_norms: Tensor
+    squared_gradient_norms: Tensor
+    squared_residual_norms: Tensor
+
+    @classmethod
+    def zero(cls, device: torch.device) -> "Diagnostics":
+        """Nothing seen yet."""
+        return cls(*(torch.zeros((), dtype=torch.float64, device=device) for _ in range(7)))
+
+    def add(
+        self,
+        finite: Tensor,
+        gradients: Tensor,
+        residuals: Tensor,
+        embedding_factors: Tensor,
+        residual_factors: Tensor,
+    ) -> None:
+        """Count one microbatch."""
+        self.records += len(finite)
+        self.not_finite += (~finite).sum()
+        self.clipped_embeddings += (embedding_factors < 1).sum()
+        self.clipped_residuals += (residual_factors < 1).sum()
+        self.gradient_norms += gradients.sum()
+        self.squared_gradient_norms += (gradients**2).sum()
+        self.squared_residual_norms += (residuals**2).sum()

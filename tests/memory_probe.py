@@ -1,0 +1,70 @@
+"""Peak memory of one step above the baseline after setup, in MB; run in a process of its own by test_memory.py.
+
+python -m tests.memory_probe stream|hold tracked|power ANCHORS RECORDS
+"""
+
+import resource
+import sys
+
+import torch
+
+from lightning_gep.mechanism import gradient_embedding_perturbation
+from lightning_gep.noise import SystemNoise
+from lightning_gep.subspace import PowerSubspace
+from lightning_gep.tracking import TrackedSubspace
+from lightning_gep.variants import GEP
+
+SIZES, QUOTAS = (464, 14_112, 51_648, 205_696, 650), (2, 8, 16, 32, 2)  # ResNet20's groups, k = 60
+MICROBATCH = 50
+torch.set_num_threads(1)
+POOL = torch.randn(sum(SIZES) + 331 * MICROBATCH)
+
+
+def gradients(count):
+    """Microbatches of full-rank rows, cheaply: windows of one random vector."""
+    for start in range(0, count, MICROBATCH):
+        yield POOL.roll(start).unfold(0, sum(SIZES), 331)[: min(MICROBATCH, count - start)].clone()
+
+
+def stream(anchors, records, subspace):
+    gradient_embedding_perturbation(
+        lambda: gradients(anchors),
+        gradients(records),
+        subspace=subspace,
+        release=GEP(1.0, 1.0, split="equal").release(1.0),
+        noise=SystemNoise(),
+        expected_batch_size=records,
+        step=0,
+        charge=lambda: None,
+    )
+
+
+def hold(anchors, records, subspace):
+    """As published: all gradients at once, residuals formed."""
+    anchor_gradients, private = torch.cat(list(gradients(anchors))), torch.cat(list(gradients(records)))
+    basis = subspace.at_step(0, lambda: anchor_gradients.split(MICROBATCH))
+    start = 0
+    for block in basis.blocks:
+        part = private[:, start : start + block.shape[1]]
+        residual = part - (part @ block.T) @ block
+        start += block.shape[1]
+        residual.sum(0)
+
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
+
+
+def main(how, source, anchors, records):
+    def subspace():
+        tracked = TrackedSubspace(SIZES, QUOTAS, num_anchors=anchors)
+        return tracked if source == "tracked" else PowerSubspace(SIZES, QUOTAS)
+
+    next(gradients(MICROBATCH))
+    baseline = peak()
+    {"stream": stream, "hold": hold}[how](anchors, records, subspace())
+    print(peak() - baseline)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

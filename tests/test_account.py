@@ -1,0 +1,131 @@
+import json
+
+import pytest
+
+from lightning_gep.account import PrivacyAccount
+from lightning_gep.accounting import epsilon
+from lightning_gep.errors import BudgetExhaustedError, ConfigurationError
+from lightning_gep.ledger import read
+from lightning_gep.plan import PrivacyPlan
+from lightning_gep.variants import GEP, GP
+
+
+def plan(**change):
+    settings = {
+        "mechanism": GP(1.0),
+        "num_records": 1000,
+        "expected_batch_size": 100,
+        "delta": 1e-4,
+        "epsilon": 3.0,
+        "steps": 20,
+        "accountant": "rdp",
+    }
+    return PrivacyPlan.make(**{**settings, **change})
+
+
+def spent(account, steps):
+    for _ in range(steps):
+        account.charge()
+    return account
+
+
+def test_what_is_spent_and_what_is_left():
+    account = PrivacyAccount(plan())
+    assert account.epsilon() == 0.0
+    assert account.remaining_epsilon == 3.0
+    spent(account, 20)
+    exact = epsilon([(account.plan.event, 20)], 1e-4, "rdp")
+    assert account.epsilon() == exact
+    assert account.remaining_epsilon == pytest.approx(3.0 - exact)
+    assert account.epsilon(1e-6) > exact
+    assert account.delta_at(exact) == pytest.approx(1e-4, rel=0.01)
+    assert account.steps == 20
+
+
+def test_a_release_beyond_the_target_is_refused_and_not_counted():
+    account = spent(PrivacyAccount(plan()), 20)
+    with pytest.raises(BudgetExhaustedError, match=r"after 20 steps ε is .* would exceed the target of 3"):
+        account.charge()
+    assert account.steps == 20
+
+
+def test_all_planned_steps_fit_the_budget():
+    for accountant in ("pld", "prv"):
+        spent(PrivacyAccount(plan(accountant=accountant, steps=3)), 3)
+
+
+def test_without_a_target_there_is_no_end():
+    account = spent(PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0, steps=None)), 60)
+    assert account.remaining_epsilon is None
+    assert account.epsilon() >= epsilon([(account.plan.event, 60)], 1e-4, "rdp")
+
+
+def test_the_ledger_is_written_before_the_count(tmp_path):
+    account = PrivacyAccount(plan())
+    account.open_ledger(tmp_path / "ledger")
+    spent(account, 4)
+    content = read(tmp_path / "ledger")
+    assert content.history == [(account.plan.event, 4)]
+    assert PrivacyPlan.from_state(content.parameters["plan"]) == account.plan
+
+
+def test_resume_takes_the_larger_of_ledger_and_checkpoint(tmp_path):
+    account = PrivacyAccount(plan())
+    account.open_ledger(tmp_path / "ledger")
+    spent(account, 5)
+    checkpoint = json.loads(json.dumps(account.state_dict()))
+    spent(account, 3)
+    account.ledger.close()
+
+    resumed = PrivacyAccount.from_state(checkpoint, plan())
+    resumed.resume_ledger(tmp_path / "ledger")
+    assert resumed.steps == 8, "three steps were lost with the process, and are spent all the same"
+    with pytest.raises(BudgetExhaustedError):
+        spent(resumed, 13)
+    assert resumed.steps == 20
+    resumed.ledger.close()
+
+    checkpoint["steps"] = 25
+    ahead = PrivacyAccount.from_state(checkpoint, plan())
+    ahead.resume_ledger(tmp_path / "ledger")
+    assert ahead.steps == 25
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"delta": 1e-5}, "delta: 0.0001 → 1e-05"),
+        ({"epsilon": 5.0}, "target_epsilon: 3.0 → 5.0"),
+        ({"expected_batch_size": 90}, "expected_batch_size: 100 → 90"),
+        ({"num_records": 2000}, "num_records: 1000 → 2000"),
+        ({"mechanism": GP(2.0)}, "release: "),
+        ({"mechanism": GEP(1.0, 1.0, split="equal"), "k": 5, "num_parameters": 10}, "release: "),
+    ],
+)
+def test_changing_a_privacy_setting_on_resume_is_an_error_that_says_which(change, named):
+    checkpoint = spent(PrivacyAccount(plan()), 2).state_dict()
+    with pytest.raises(ConfigurationError, match=named):
+        PrivacyAccount.from_state(checkpoint, plan(**change))
+
+
+def test_a_ledger_with_other_noise_is_refused(tmp_path):
+    first = PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0))
+    first.open_ledger(tmp_path / "ledger")
+    spent(first, 2).ledger.close()
+    second = PrivacyAccount(plan(epsilon=None, noise_multiplier=2.0), run_id=first.run_id)
+    with pytest.raises(
+        ConfigurationError, match=r"holds 2 releases with .* noise multiplier 1, but this run has 0.1 and 2"
+    ):
+        second.resume_ledger(tmp_path / "ledger")
+
+
+def test_the_report_is_plain_and_marks_what_is_not_private():
+    for account, private in (
+        (PrivacyAccount(plan()), True),
+        (PrivacyAccount(plan(), private=False), False),
+        (PrivacyAccount(plan(epsilon=None, noise_multiplier=0.0)), False),
+    ):
+        report = account.report()
+        assert report["private"] is private
+        assert json.loads(json.dumps(report)) == report
+    assert spent(account, 1).epsilon() == float("inf")

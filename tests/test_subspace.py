@@ -1,0 +1,212 @@
+import warnings
+
+import pytest
+import torch
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.orthonormal import gram, largest_entry
+from lightning_gep.subspace import PowerSubspace, RandomSubspace
+from lightning_gep.tracking import TrackedSubspace
+from tests.reference import dense, orthonormal_rows, principal_rows, span_distance
+
+SIZES, QUOTAS = (200, 500), (15, 25)
+
+
+def power(**kwargs):
+    return PowerSubspace(SIZES, QUOTAS, **kwargs)
+
+
+def tracked(**kwargs):
+    return TrackedSubspace(SIZES, QUOTAS, num_anchors=kwargs.pop("num_anchors", 60), **kwargs)
+
+
+def random(**kwargs):
+    return RandomSubspace(SIZES, QUOTAS, **kwargs)
+
+
+SOURCES = {"power": power, "tracked": tracked, "random": random}
+
+ANCHORS = {
+    "gaussian": lambda: torch.randn(120, 700),
+    "duplicates": lambda: torch.randn(4, 700).repeat(30, 1),
+    "zeros": lambda: torch.zeros(120, 700),
+    "rank below k": lambda: torch.randn(120, 3) @ torch.randn(3, 700),
+    "fewer anchors than k": lambda: torch.randn(6, 700),
+    "huge": lambda: 1e30 * torch.randn(120, 700),
+    "tiny": lambda: 1e-30 * torch.randn(120, 700),
+    "all scales": lambda: torch.randn(120, 700) * torch.logspace(-30, 30, 120)[:, None],
+    "some not finite": lambda: torch.where(torch.rand(120, 700) < 0.0005, torch.inf, torch.randn(120, 700)),
+    "all not finite": lambda: torch.full((120, 700), torch.nan),
+    "float64": lambda: torch.randn(120, 700, dtype=torch.float64),
+}
+
+
+def quietly_at(subspace, step, gradients, cut=30):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return subspace.at_step(step, lambda: gradients.split(cut))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("anchors", ANCHORS)
+def test_the_basis_is_orthonormal_whatever_comes_in(source, anchors):
+    subspace = SOURCES[source]()
+    for step in range(5):
+        basis = quietly_at(subspace, step, ANCHORS[anchors]())
+        for block, quota, size in zip(basis.blocks, QUOTAS, SIZES, strict=True):
+            assert block.shape[1] == size
+            assert len(block) <= quota
+            assert largest_entry(gram(block)) <= 1e-5
+            defect = torch.linalg.eigvalsh(gram(block) - torch.eye(len(block), dtype=torch.float64)).abs()
+            assert defect.numel() == 0 or float(defect.max()) <= basis.defect
+
+
+@pytest.mark.parametrize("source", ["power", "tracked"])
+@pytest.mark.parametrize(("anchors", "rank"), [("duplicates", 4), ("rank below k", 3), ("zeros", 0)])
+def test_k_is_cut_to_the_rank_with_a_word(source, anchors, rank):
+    subspace = SOURCES[source]()
+    gradients = ANCHORS[anchors]()
+    with pytest.warns(UserWarning, match=f"span {2 * rank} of the 40 directions"):
+        basis = subspace.at_step(0, lambda: gradients.split(30))
+    assert basis.dimensions == (rank, rank)
+    for block, part in zip(basis.blocks, gradients.split(SIZES, dim=1), strict=True):
+        assert span_distance(block, principal_rows(part, rank)) < 1e-4
+
+
+@pytest.mark.parametrize("source", ["power", "tracked"])
+def test_anchors_of_rank_k_are_spanned_exactly(source):
+    """The paper's low-rank lemma: m ≥ k anchors of a rank-k distribution leave no residual."""
+    factors = [torch.randn(quota, size, dtype=torch.float64) for quota, size in zip(QUOTAS, SIZES, strict=True)]
+
+    def sample(count):
+        rows = [torch.randn(count, len(f), dtype=torch.float64) @ f for f in factors]
+        return torch.cat(rows, dim=1)
+
+    basis = quietly_at(SOURCES[source](), 0, sample(25), cut=10)
+    private = sample(50)
+    residual = private - basis.embed(private) @ dense(basis.blocks)
+    assert float(residual.norm() / private.norm()) < 1e-7
+
+
+def test_power_iterations_approach_the_principal_components():
+    spectrum = torch.cat([torch.linspace(4, 2, 15), torch.full((45,), 0.5)])
+    parts = [torch.randn(300, 60) * spectrum @ orthonormal_rows(60, size, torch.float32) for size in SIZES]
+    gradients = torch.cat(parts, dim=1)
+    distances = []
+    for iterations in (1, 2, 6):
+        basis = quietly_at(PowerSubspace(SIZES, (15, 15), iterations=iterations), 0, gradients)
+        distances.append(span_distance(basis.blocks[0], principal_rows(parts[0], 15)))
+    assert distances[2] < distances[1] < distances[0]
+    assert distances[2] < 1e-3
+
+
+@pytest.mark.parametrize("cut", [7, 50, 300])
+def test_power_iteration_does_not_depend_on_how_anchors_are_cut(cut):
+    gradients = torch.randn(300, 700)
+    whole = quietly_at(power(), 0, gradients, cut=300)
+    cut_up = quietly_at(power(), 0, gradients, cut=cut)
+    for block, other in zip(whole.blocks, cut_up.blocks, strict=True):
+        assert span_distance(block, other) < 1e-4
+
+
+def test_tracking_with_one_refresh_is_exact_principal_components():
+    gradients = torch.randn(60, 700)
+    basis = quietly_at(tracked(), 0, gradients, cut=60)
+    for block, part in zip(basis.blocks, gradients.split(SIZES, dim=1), strict=True):
+        assert span_distance(block, principal_rows(part, len(block))) < 1e-4
+
+
+def test_tracking_is_the_recipe_of_scaled_rows():
+    """One update equals the leading right singular vectors of M = [√(γλ)·B ; √((1−γ)/a)·G]."""
+    decay, a = 0.9, 12
+    subspace = TrackedSubspace((80,), (10,), num_anchors=a, decay=decay)
+    first, second = torch.randn(a, 80, dtype=torch.float64), torch.randn(a, 80, dtype=torch.float64)
+    before = quietly_at(subspace, 0, first, cut=a).blocks[0].clone()
+    energies = subspace.state_dict()["energies"][0].clone()
+    after = quietly_at(subspace, 1, second, cut=a)
+    stacked = torch.cat([(decay * energies).sqrt()[:, None] * before, ((1 - decay) / a) ** 0.5 * second])
+    assert span_distance(after.blocks[0], principal_rows(stacked, 10)) < 1e-8
+    expected = torch.linalg.svdvals(stacked)[:10] ** 2
+    torch.testing.assert_close(subspace.state_dict()["energies"][0], expected)
+
+
+def test_tracking_remembers_what_power_iteration_on_few_anchors_cannot_see():
+    directions = orthonormal_rows(40, 700, torch.float32)
+
+    def anchors():
+        return torch.randn(10, 40) @ directions + 0.01 * torch.randn(10, 700)
+
+    remembering = TrackedSubspace((700,), (40,), num_anchors=10, decay=0.98)
+    for step in range(40):
+        quietly_at(remembering, step, anchors(), cut=10)
+    forgetting = quietly_at(PowerSubspace((700,), (40,)), 0, anchors(), cut=10)
+    private = torch.randn(200, 40) @ directions
+
+    def error(basis):
+        return float((private - (basis.embed(private) @ dense(basis.blocks)).float()).norm() / private.norm())
+
+    assert error(remembering.basis) < 0.1
+    assert error(forgetting) > 0.5
+
+
+def test_tracking_forgets():
+    old, new = orthonormal_rows(5, 100, torch.float32), orthonormal_rows(5, 100, torch.float32)
+    subspace = TrackedSubspace((100,), (5,), num_anchors=20, decay=0.8)
+    for step in range(10):
+        quietly_at(subspace, step, torch.randn(20, 5) @ old)
+    for step in range(10, 40):
+        quietly_at(subspace, step, torch.randn(20, 5) @ new)
+    assert span_distance(subspace.basis.blocks[0], new) < 0.05
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_refresh_every_r_steps_and_no_anchor_gradient_in_between(source):
+    subspace, sweeps = SOURCES[source](refresh_every=4), []
+
+    def anchors():
+        sweeps.append(1)
+        return torch.randn(60, 700).split(30)
+
+    bases = [subspace.at_step(step, anchors) for step in range(9)]
+    assert len(sweeps) == 3
+    assert bases[0] is bases[3]
+    assert bases[3] is not bases[4]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_restored_subspace_goes_on_as_if_nothing_had_happened(source):
+    def anchors_of(step):
+        return torch.randn(60, 700, generator=torch.Generator().manual_seed(step))
+
+    unbroken = SOURCES[source](refresh_every=2)
+    for step in range(5):
+        quietly_at(unbroken, step, anchors_of(step))
+    first = SOURCES[source](refresh_every=2)
+    for step in range(3):
+        quietly_at(first, step, anchors_of(step))
+    second = SOURCES[source](refresh_every=2)
+    second.load_state_dict(first.state_dict())
+    for step in range(3, 5):
+        quietly_at(second, step, anchors_of(step))
+    assert all(torch.equal(a, b) for a, b in zip(unbroken.basis.blocks, second.basis.blocks, strict=True))
+
+
+def test_a_random_basis_ignores_the_anchors_and_changes_at_every_refresh():
+    one, other = random(), random()
+    first = quietly_at(one, 0, torch.randn(60, 700))
+    assert torch.equal(first.blocks[0], quietly_at(other, 0, torch.randn(60, 700)).blocks[0])
+    assert span_distance(first.blocks[0], quietly_at(one, 1, torch.randn(60, 700)).blocks[0]) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: power(iterations=0), "iterations must be a whole number above 0, but it is 0"),
+        (lambda: power(refresh_every=0), "refresh_every must be a whole number above 0"),
+        (lambda: tracked(num_anchors=0), "num_anchors must be a whole number above 0"),
+        (lambda: tracked(decay=1.0), "decay must be at least 0 and below 1, but it is 1.0"),
+    ],
+)
+def test_bad_settings_are_explained(call, message):
+    with pytest.raises(ConfigurationError, match=message):
+        call()
