@@ -1,6 +1,8 @@
 """The privacy account of a run: planned, spent, left. Every release is charged before it happens."""
 
+import os
 import uuid
+from pathlib import Path
 from typing import Any
 
 from lightning_gep.accounting import delta as delta_of
@@ -21,6 +23,7 @@ class PrivacyAccount:
         self.plan, self.private, self.steps = plan, private, steps
         self.run_id = run_id or uuid.uuid4().hex
         self.ledger: Ledger | None = None
+        self.ledger_path: Path | None = None
         self._curve = EpsilonCurve(plan.event, plan.delta, plan.accountant, plan.planned_steps)
 
     @property
@@ -49,19 +52,24 @@ class PrivacyAccount:
         target = self.plan.target_epsilon
         return None if target is None else max(0.0, target - self.epsilon())
 
+    def allows_another_step(self, target: float | None = None) -> bool:
+        """Whether one more step keeps ε at or below `target`, or the plan's own; always true without a target."""
+        targets = [limit for limit in (target, self.plan.target_epsilon) if limit is not None]
+        return not targets or self._curve(self.steps + 1) <= min(targets)
+
     def charge(self) -> None:
         """Count one release, or refuse it; to be called right before its noise is drawn."""
-        target = self.plan.target_epsilon
-        if target is not None and self._curve(self.steps + 1) > target:
+        if not self.allows_another_step():
             raise BudgetExhaustedError(
                 f"The budget is used up: after {self.steps} steps ε is {self.epsilon():.4g}, and one more step would "
-                f"exceed the target of {target:g}. Stop here, or start a new run with a larger epsilon."
+                f"exceed the target of {self.plan.target_epsilon:g}. Stop here, or start a new run with a larger "
+                "epsilon."
             )
         if self.ledger is not None:
             self.ledger.record(self.plan.event, self.steps)
         self.steps += 1
 
-    def open_ledger(self, path: str) -> None:
+    def open_ledger(self, path: str | os.PathLike[str]) -> None:
         """Start a new ledger at `path`; every release from now on is written there first."""
         event = self.plan.event
         parameters = {
@@ -69,9 +77,11 @@ class PrivacyAccount:
             "noise_multiplier": event.noise_multiplier,
             "plan": self.plan.to_state(),
         }
-        self.ledger = Ledger.create(path, self.run_id, parameters)
+        self._use(Ledger.create(path, self.run_id, parameters))
+        if self.steps and self.ledger is not None:
+            self.ledger.carry(self.steps)
 
-    def resume_ledger(self, path: str) -> None:
+    def resume_ledger(self, path: str | os.PathLike[str]) -> None:
         """Continue the ledger at `path`: what it counts beyond this account was lost in a crash, and is spent."""
         ledger = Ledger.resume(path, self.run_id)
         try:
@@ -79,8 +89,19 @@ class PrivacyAccount:
         except ConfigurationError:
             ledger.close()
             raise
-        self.ledger = ledger
-        self.steps = max(self.steps, len(ledger.content.releases))
+        self._use(ledger)
+        # Written down, not only remembered: the next crash must not forget what this ledger never saw.
+        if self.steps > ledger.content.count:
+            ledger.carry(self.steps - ledger.content.count)
+        self.steps = ledger.content.count
+
+    def close_ledger(self) -> None:
+        """Let go of the ledger's file, so that it can be resumed; nothing can be released until it is."""
+        if self.ledger is not None:
+            self.ledger.close()
+
+    def _use(self, ledger: Ledger) -> None:
+        self.ledger, self.ledger_path = ledger, ledger.path
 
     def _check_releases(self, content: LedgerContent) -> None:
         for event, count in content.history:
@@ -120,11 +141,12 @@ class PrivacyAccount:
         """The account of a checkpoint; if `plan` is given it must be the checkpoint's own."""
         saved = PrivacyPlan.from_state(state["plan"])
         if plan is not None:
-            _check_same_plan(saved, plan)
+            check_same_plan(saved, plan)
         return cls(saved, private=state["private"], run_id=state["run_id"], steps=state["steps"])
 
 
-def _check_same_plan(saved: PrivacyPlan, asked: PrivacyPlan) -> None:
+def check_same_plan(saved: PrivacyPlan, asked: PrivacyPlan) -> None:
+    """Raises ConfigurationError, naming what differs, unless both plans promise the same."""
     before, now = saved.to_state(), asked.to_state()
     changed = [f"{name}: {before[name]} → {now[name]}" for name in before if before[name] != now[name]]
     if changed:

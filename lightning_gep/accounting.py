@@ -84,6 +84,8 @@ class Pld:
 
     def delta(self, history: History, epsilon: float) -> float:
         """The smallest δ that the discretised distribution proves at ε."""
+        if epsilon > LARGEST_TIGHT_EPSILON:
+            return Rdp().delta(history, epsilon)
         return float(_composed(PLDAccountant(), history).get_delta(epsilon))
 
 
@@ -102,7 +104,8 @@ class Prv:
             return bound
         accountant = _opacus_prv(history)
         error = delta * self.DELTA_ERROR_FRACTION
-        return float(accountant.get_epsilon(delta, eps_error=self.EPSILON_ERROR, delta_error=error))
+        found = float(accountant.get_epsilon(delta, eps_error=self.EPSILON_ERROR, delta_error=error))
+        return max(0.0, min(bound, found))
 
     def delta(self, history: History, epsilon: float) -> float:
         """The smallest δ whose ε is at most the one asked for, to three digits."""

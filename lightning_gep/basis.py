@@ -4,15 +4,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lightning_gep.orthonormal import gram, spectral_defect
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.orthonormal import COLUMNS, gram, spectral_defect
 
 STRIP = 512
 """Columns multiplied at a time in the gradients' own precision; the strips' products are added in float64."""
-COLUMNS = 4096
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,13 @@ class Basis:
 
     blocks: tuple[Tensor, ...]
     defect: float
+
+    def __post_init__(self) -> None:
+        if any(block.dtype not in (torch.float32, torch.float64) for block in self.blocks):
+            raise ConfigurationError(
+                f"A basis must be float32 or float64, not {self.blocks[0].dtype}: the rounding of less precise numbers "
+                "has no useful bound. Convert the gradients first."
+            )
 
     @classmethod
     def of(cls, blocks: Sequence[Tensor]) -> "Basis":
@@ -97,10 +105,28 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
     Error bounds rest on it; a user's global settings are put back afterwards.
     """
-    precision = torch.get_float32_matmul_precision()
+    with _exact_matmul(), torch.autocast(device.type if device.type != "meta" else "cpu", enabled=False):
+        yield
+
+
+@contextmanager
+def _exact_matmul() -> Iterator[None]:
+    """Torch has an older and a newer way to allow shortcuts, and an error for who uses one after the other."""
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]  # type: ignore[attr-defined]
+        settings = [backend.fp32_precision for backend in backends]
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        try:
+            yield
+        finally:
+            for backend, setting in zip(backends, settings, strict=True):
+                backend.fp32_precision = setting
+        return
     torch.set_float32_matmul_precision("highest")
     try:
-        with torch.autocast(device.type if device.type != "meta" else "cpu", enabled=False):
-            yield
+        yield
     finally:
-        torch.set_float32_matmul_precision(precision)
+        torch.set_float32_matmul_precision(before)

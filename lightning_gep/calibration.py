@@ -1,6 +1,5 @@
 """From a target ε to the noise that keeps it: `calibrate`, usable without any training."""
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.release import Clipping, Release
 from lightning_gep.variants import BGEP, GEP, GP, MECHANISMS, Mechanism, Split
 
-SMALLEST_NOISE, LARGEST_NOISE = 0.02, 1e4
+SMALLEST_NOISE, LARGEST_NOISE = 0.01, 1e4
 TOLERANCE = 3e-4
 
 
@@ -134,21 +133,26 @@ def noise_multiplier_for(
     def after(name: str) -> Callable[[float], float]:
         return lambda sigma: epsilon_after(SampledGaussian(sample_rate, sigma), steps, delta, name)
 
-    if after("rdp")(LARGEST_NOISE) > epsilon:
+    by_rdp = after("rdp")
+    at_largest = by_rdp(LARGEST_NOISE)
+    if at_largest > epsilon:
         raise ConfigurationError(
             f"epsilon={epsilon} with delta={delta} over {steps} steps at sampling rate {sample_rate:.3g} cannot be "
             f"reached: even a noise multiplier of {LARGEST_NOISE:.0f} gives more. Raise epsilon or delta, or "
             "train for fewer steps."
         )
-    if after("rdp")(SMALLEST_NOISE) <= epsilon:
-        return SMALLEST_NOISE, after(accountant)(SMALLEST_NOISE)
-    by_rdp = after("rdp")
-    sigma, spent = _smallest_noise(by_rdp, epsilon, SMALLEST_NOISE, LARGEST_NOISE, guess=1.0, slope=-1.0)
+    high = LARGEST_NOISE, at_largest
+    sigma, spent = _smallest_noise(by_rdp, epsilon, SMALLEST_NOISE, high, guess=1.0, slope=-1.0, queries=60)
     if accountant == "rdp":
         return sigma, spent
     guess = 0.94 * sigma
-    slope = math.log(by_rdp(guess) / spent) / math.log(guess / sigma)
-    return _smallest_noise(after(accountant), epsilon, SMALLEST_NOISE, sigma, guess=guess, slope=slope)
+    slope = _secant_slope((guess, by_rdp(guess)), (sigma, spent)) or -1.0
+    # The tight accountants never give more than RDP, so its σ is a first answer; what they give there is not asked.
+    unknown = -math.inf
+    tight = _smallest_noise(
+        after(accountant), epsilon, SMALLEST_NOISE, (sigma, unknown), guess=guess, slope=slope, queries=10
+    )
+    return (sigma, spent) if tight[1] == unknown else tight
 
 
 def epsilon_after(event: SampledGaussian, steps: int, delta: float, accountant: str) -> float:
@@ -169,27 +173,47 @@ def paper_noise_multiplier(epsilon: float, delta: float, steps: int) -> float:
 
 
 def _smallest_noise(
-    epsilon_of: Callable[[float], float], target: float, low: float, high: float, guess: float, slope: float
+    epsilon_of: Callable[[float], float],
+    target: float,
+    low: float,
+    high: tuple[float, float],
+    guess: float,
+    slope: float,
+    queries: int,
 ) -> tuple[float, float]:
-    """The smallest σ in (low, high] with epsilon_of(σ) ≤ target, and its ε: within 3e-4 of the target, never above it.
+    """The smallest σ above `low` with epsilon_of(σ) ≤ target, and its ε; `high` is such a pair to begin with.
 
-    ln ε is almost linear in ln σ, so steps along the latest secant (at first along `slope`) arrive in three or four
-    queries. A step that leaves the bracket, and every step after the eighth, is a bisection.
+    ln ε is almost linear in ln σ, so steps along the latest secant (at first along `slope`) come within 3e-4 of the
+    target in a few queries; a step that leaves the bracket becomes a bisection. Only pairs whose ε is at or below the
+    target are ever returned, so the limit on the queries costs noise at worst, never privacy.
     """
-    aim = target * (1 - TOLERANCE / 2)
-    sigma, previous, at_high = guess, None, math.nan
-    for query in itertools.count(1):
+    (best, at_best), sigma = high, guess
+    for _ in range(queries):
+        if at_best >= target * (1 - TOLERANCE) or best <= low * (1 + TOLERANCE / 10):
+            break
+        if not low < sigma < best:
+            sigma = math.sqrt(low * best)
         value = epsilon_of(sigma)
+        slope = _secant_slope((sigma, value), (best, at_best)) or slope
         if value <= target:
-            high, at_high = sigma, value
+            best, at_best = sigma, value
         else:
             low = sigma
-        if at_high >= target * (1 - TOLERANCE) or (high <= low * (1 + TOLERANCE / 10) and not math.isnan(at_high)):
-            break
-        if previous is not None and 0 < value < math.inf and 0 < previous[1] < math.inf:
-            slope = math.log(value / previous[1]) / math.log(sigma / previous[0])
-        previous = sigma, value
-        sigma = sigma * (aim / value) ** (1 / slope) if slope < 0 < value < math.inf else low
-        if query >= 8 or not low < sigma < high:
-            sigma = math.sqrt(low * high) if high > low * (1 + TOLERANCE / 10) else high
-    return high, at_high
+        sigma = _along(slope, sigma, value, target * (1 - TOLERANCE / 2))
+    return best, at_best
+
+
+def _secant_slope(one: tuple[float, float], other: tuple[float, float]) -> float | None:
+    """Slope of ln ε over ln σ through two points, or None where that tells nothing."""
+    (sigma, value), (other_sigma, other_value) = one, other
+    if not (0 < value < math.inf and 0 < other_value < math.inf) or sigma == other_sigma:
+        return None
+    slope = math.log(value / other_value) / math.log(sigma / other_sigma)
+    return slope if -20 < slope < -0.05 else None
+
+
+def _along(slope: float, sigma: float, value: float, aim: float) -> float:
+    """Where a line of that slope through (σ, ε) meets `aim`; outside every bracket where there is no such line."""
+    if not 0 < value < math.inf:
+        return math.inf
+    return sigma * math.exp(max(-50.0, min(50.0, math.log(aim / value) / slope)))

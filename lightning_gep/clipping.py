@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from lightning_gep.basis import Basis
+from lightning_gep.orthonormal import COLUMNS
 from lightning_gep.release import Release
 
-MARGIN = 1e-6
-"""Rows are clipped to S·(1−MARGIN): that covers the rounding of factors and of float64 sums over up to 10⁵ records."""
-COLUMNS = 4096
+MARGIN = 1e-4
+"""Rows are clipped to S·(1−MARGIN). That covers the rounding of factors and float64 sums, and that a product of float32
+matrices rounds a row a little differently when other rows are added: with 10⁴ records chosen for it, one record more
+moved the others' share of a sum by 1e-5 of its threshold."""
 
 
 def row_norms(rows: Tensor) -> Tensor:

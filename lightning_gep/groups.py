@@ -44,7 +44,7 @@ class ParameterGroups:
         parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not parameters:
             raise ConfigurationError("The module has no trainable parameters. Unfreeze some before training.")
-        assignment = _assign(module, parameters, grouping)
+        assignment = _assign(parameters, grouping)
         return cls(
             names=tuple(assignment),
             members=tuple(tuple(names) for names in assignment.values()),
@@ -110,7 +110,7 @@ def _capped_shares(k: int, sizes: Sequence[int]) -> list[float]:
         full |= overfull
 
 
-def _assign(module: nn.Module, parameters: Mapping[str, Tensor], grouping: Grouping) -> Assignment:
+def _assign(parameters: Mapping[str, Tensor], grouping: Grouping) -> Assignment:
     if isinstance(grouping, Mapping):
         return _by_pattern(parameters, grouping)
     if isinstance(grouping, int):
@@ -120,7 +120,7 @@ def _assign(module: nn.Module, parameters: Mapping[str, Tensor], grouping: Group
         return {"all": list(parameters)}
     if grouping == "layer":
         return _by_owner(parameters)
-    return _by_tree(module, parameters)
+    return _by_tree(parameters)
 
 
 def _by_owner(parameters: Mapping[str, Tensor]) -> Assignment:
@@ -162,11 +162,11 @@ def _by_pattern(parameters: Mapping[str, Tensor], patterns: Mapping[str, str | S
     return groups
 
 
-def _by_tree(module: nn.Module, parameters: Mapping[str, Tensor]) -> Assignment:
+def _by_tree(parameters: Mapping[str, Tensor]) -> Assignment:
     """Children of the root, opened further while there are fewer than three; norm layers go with what they follow."""
-    groups = _children(module, "", list(parameters))
+    groups = _children("", list(parameters))
     while len(groups) < FEWEST_TREE_GROUPS:
-        opened = {name: _children(module, name, members) for name, members in groups.items()}
+        opened = {name: _children(name, members) for name, members in groups.items()}
         splittable = [name for name, parts in opened.items() if len(parts) > 1 or list(parts) != [name]]
         if not splittable:
             break
@@ -175,7 +175,7 @@ def _by_tree(module: nn.Module, parameters: Mapping[str, Tensor]) -> Assignment:
     return _join_vectors(groups, parameters)
 
 
-def _children(module: nn.Module, prefix: str, members: Sequence[str]) -> Assignment:
+def _children(prefix: str, members: Sequence[str]) -> Assignment:
     """The members of one node of the tree by its child; a parameter the node itself owns is a child of its own."""
     start = len(prefix) + 1 if prefix else 0
     groups: Assignment = {}

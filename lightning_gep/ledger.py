@@ -1,5 +1,6 @@
 """The ledger: an append-only file of releases that outlives the process, so that a crash can never hide one."""
 
+import itertools
 import json
 import os
 import zlib
@@ -16,7 +17,16 @@ except ImportError:  # Windows: no advisory locks, so two runs on one ledger are
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = "lightning-gep ledger 1"
-TORN_MARK = {"torn": True}  # follows a line that a killed process left unfinished
+
+
+def _encode(entry: dict[str, Any]) -> bytes:
+    """A line without its end: a checksum and the entry."""
+    text = json.dumps(entry, separators=(",", ":"), allow_nan=False).encode()
+    return b"%08x %s" % (zlib.crc32(text), text)
+
+
+TORN_LINE = _encode({"torn": True})
+"""Follows a line that a killed process left unfinished."""
 
 
 @dataclass
@@ -26,8 +36,15 @@ class LedgerContent:
     run_id: str
     parameters: dict[str, Any]
     releases: list[SampledGaussian] = field(default_factory=list)
+    carried: int = 0
+    """Releases made before or outside this ledger, as far as its writers knew."""
     torn: bool = False
     """The last line is incomplete: the process died while writing it."""
+
+    @property
+    def count(self) -> int:
+        """All releases of the run."""
+        return self.carried + len(self.releases)
 
     @property
     def history(self) -> list[tuple[SampledGaussian, int]]:
@@ -83,23 +100,31 @@ class Ledger:
             )
         ledger = cls(path, file, content)
         if content.torn:
-            file.write(b"\n")
-            ledger._append(TORN_MARK)
+            ledger._write(b"\n" + TORN_LINE + b"\n")
             content.torn = False
         return ledger
 
     def record(self, event: SampledGaussian, step: int) -> None:
         """Put one release on disk, and return only when it is there."""
+        if self._file.closed:
+            raise LedgerError(f"The ledger {self.path} is closed. Resume it before releasing anything more.")
         self._append({"step": step, "q": event.sample_rate, "sigma": event.noise_multiplier})
         self.content.releases.append(event)
+
+    def carry(self, count: int) -> None:
+        """Note `count` releases that are not in this ledger, so that it never counts less than its run has made."""
+        self._append({"carried": count})
+        self.content.carried += count
 
     def close(self) -> None:
         """Let go of the file and its lock."""
         self._file.close()
 
     def _append(self, entry: dict[str, Any]) -> None:
-        text = json.dumps(entry, separators=(",", ":"), allow_nan=False).encode()
-        self._file.write(b"%08x %s\n" % (zlib.crc32(text), text))
+        self._write(_encode(entry) + b"\n")
+
+    def _write(self, text: bytes) -> None:
+        self._file.write(text)
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -120,28 +145,40 @@ def read_or_none(path: str | os.PathLike[str]) -> LedgerContent | None:
     path = Path(path)
     if not path.exists():
         return None
-    first, *lines = path.read_bytes().split(b"\n")
-    if not lines:
+    written = path.read_bytes()
+    if b"\n" not in written:
         return None
+    first, *lines = [line for line in written.split(b"\n") if line]
     header = _parse(first)
     if header is None or header.get("format") != FORMAT:
         raise LedgerError(
             f"{path} does not start like a ledger of this version ({FORMAT!r}). Give the run's own ledger."
         )
-    content = LedgerContent(header["run_id"], header["parameters"], torn=bool(lines[-1]))
-    entries = [_parse(line) for line in (lines if content.torn else lines[:-1])]
-    for number, entry in enumerate(entries):
-        if entry is not None and entry != TORN_MARK:
-            content.releases.append(SampledGaussian(entry["q"], entry["sigma"]))
-        elif entry is None:
-            after = entries[number + 1 :][:1]
-            if after != [TORN_MARK] and not (after == [] and content.torn):
+    content = LedgerContent(header["run_id"], header["parameters"], torn=not written.endswith(b"\n"))
+    for number, line in enumerate(lines):
+        entry = _parse(line)
+        if entry is None:
+            if not _is_torn(lines[number + 1 :]):
                 raise LedgerError(
                     f"Line {number + 2} of the ledger {path} is damaged, so the releases cannot be counted. "
                     "Restore the file from a copy."
                 )
+            content.torn = content.torn or TORN_LINE not in lines[number:]
             content.releases.append(content.releases[-1] if content.releases else _first_event(content))
+        elif "carried" in entry:
+            content.carried += entry["carried"]
+        elif line != TORN_LINE:
+            content.releases.append(SampledGaussian(entry["q"], entry["sigma"]))
     return content
+
+
+def _is_torn(following: list[bytes]) -> bool:
+    """Whether a line with these lines after it was left unfinished by a killed process, rather than damaged later.
+
+    It was if it is the last, or if the mark of its repair follows; the repair may have been killed too, and repeated.
+    """
+    others = itertools.dropwhile(lambda line: line != TORN_LINE and TORN_LINE.startswith(line), following)
+    return next(others, TORN_LINE) == TORN_LINE
 
 
 def _first_event(content: LedgerContent) -> SampledGaussian:

@@ -9,29 +9,30 @@ from torch import Tensor
 from lightning_gep.basis import Basis
 from lightning_gep.clipping import clip_factors, residual_norm_bound, row_norms
 from lightning_gep.noise import Noise
+from lightning_gep.orthonormal import COLUMNS
 from lightning_gep.release import Part, Release
-from lightning_gep.subspace import Anchors, Subspace
-
-COLUMNS = 4096
+from lightning_gep.subspace import Anchors, BasisSource
 
 
 def gradient_embedding_perturbation(
     anchors: Anchors,
     private_gradients: Iterable[Tensor],
     *,
-    subspace: Subspace,
+    subspace: BasisSource,
     release: Release,
     noise: Noise,
     expected_batch_size: int,
     step: int,
     charge: Callable[[], None],
-) -> Tensor:
+    all_reduce: Callable[[Tensor], Tensor] = lambda total: total,
+) -> tuple[Tensor, "Diagnostics"]:
     """One private gradient, as in Algorithm 1 (there: m anchors, n records, thresholds S₁ and S₂).
 
     Guarantee: for one record added or removed the result is as private as one Gaussian mechanism with noise multiplier
     `release.noise_multiplier`, if `private_gradients` are the records of one Poisson draw, each row a function of its
     own record and of public values, and `anchors` are public. `charge` is called after the sums are formed and before
-    any noise is drawn.
+    any noise is drawn. With several processes each brings its share of the records, one of them the noise, and
+    `all_reduce` adds up; nothing without noise is shared. The diagnostics are not private.
     """
     # First stage: an orthonormal basis B of the anchor subspace.
     B = subspace.at_step(step, anchors)
@@ -45,15 +46,15 @@ def gradient_embedding_perturbation(
     charge()
     w = perturb(sums.embedding, release.embedding, noise, step, "embedding")
     r = perturb(sums.residual(B), release.residual, noise, step, "residual")
-    return reconstruct(w, r, B) / expected_batch_size
+    w, r = (None if part is None else all_reduce(part) for part in (w, r))
+    return reconstruct(w, r, B) / expected_batch_size, sums.diagnostics
 
 
 @dataclass
 class Sums:
     """Sums over the records of one step, in float64: neither residuals nor anything n × p is kept.
 
-    With cᵢ the factor of record i's residual, Σcᵢrᵢ = Σcᵢgᵢ − (Σcᵢwᵢ)B. The sums of several processes add up, so one
-    all-reduce of `embedding`, `gradient` and `embedding_in_residual` makes a distributed step.
+    With cᵢ the factor of record i's residual, Σcᵢrᵢ = Σcᵢgᵢ − (Σcᵢwᵢ)B. The sums of several processes add up.
     """
 
     embedding: Tensor

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 COLUMNS = 4096
-LARGEST_ENTRY = 1e-6
-"""A pass is repeated until no entry of BBᵀ−I is larger; ten times below what is promised."""
+"""Width of the strips in which wide matrices are converted to float64."""
+LARGEST_ENTRY = {torch.float32: 1e-6, torch.float64: 1e-13}
+"""A pass is repeated until no entry of BBᵀ−I is larger; ten times below what is promised for float32."""
 PASSES = 3
 
 
@@ -35,7 +36,7 @@ def polish(rows: Tensor) -> tuple[Tensor, float]:
     """Nearly orthonormal rows made orthonormal to rounding, with their defect."""
     for _ in range(PASSES):
         products = gram(rows)
-        if largest_entry(products) <= LARGEST_ENTRY:
+        if largest_entry(products) <= LARGEST_ENTRY[rows.dtype]:
             return rows, spectral_defect(products, rows.shape[1])
         factor, failed = torch.linalg.cholesky_ex(products)
         if failed.item():

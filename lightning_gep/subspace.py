@@ -3,17 +3,36 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from lightning_gep.basis import Basis, full_precision
 from lightning_gep.checks import positive_integer
+from lightning_gep.errors import ConfigurationError
 from lightning_gep.orthonormal import orthonormalise, rescaled, scale_of
 
 Anchors = Callable[[], Iterable[Tensor]]
 """A sweep over the anchor gradients in microbatches (m × p); it may be called more than once."""
+
+
+class BasisSource(Protocol):
+    """Whatever has a basis for every step."""
+
+    def at_step(self, step: int, anchors: Anchors) -> Basis:
+        """The basis for `step`."""
+
+
+class NoSubspace:
+    """The source of an empty basis, which makes the mechanism ordinary DP-SGD."""
+
+    def __init__(self, num_parameters: int, like: Tensor) -> None:
+        self._basis = Basis.empty(num_parameters, like)
+
+    def at_step(self, step: int, anchors: Anchors) -> Basis:
+        """The empty basis; the anchors are not touched."""
+        return self._basis
 
 
 class Subspace(ABC):
@@ -35,7 +54,12 @@ class Subspace(ABC):
     def at_step(self, step: int, anchors: Anchors) -> Basis:
         """The basis for `step`, refreshed first when it is due; otherwise no anchor gradient is computed."""
         if self.basis is None or not 0 <= step - self._refreshed_at < self.refresh_every:
-            blocks, defects = zip(*self._refresh(step, anchors), strict=True)
+            refreshed = self._refresh(step, anchors)
+            if not refreshed:
+                raise ConfigurationError(
+                    "There are no anchor gradients to find a subspace in. Give some public records."
+                )
+            blocks, defects = zip(*refreshed, strict=True)
             self.basis = Basis(tuple(blocks), max(defects))
             self._refreshed_at = step
             self._warn_if_short()
@@ -74,7 +98,9 @@ class RandomSubspace(Subspace):
     """Random directions (the paper's ablation): nothing of the anchors but their device and precision is used."""
 
     def _refresh(self, step: int, anchors: Anchors) -> list[tuple[Tensor, float]]:
-        like = next(iter(anchors()))
+        like = next(iter(anchors()), None)
+        if like is None:
+            return []
         return [orthonormalise(rows) for rows in random_rows(step, self.quotas, self.sizes, like)]
 
 
@@ -103,6 +129,8 @@ class PowerSubspace(Subspace):
                 with full_precision(gradients.device):
                     for product, block, part in zip(products, blocks, finite_parts(gradients, self.sizes), strict=True):
                         product.add_power_step(block, part)
+            if not blocks:
+                return []
             results = [orthonormalise(product.value(block)) for product, block in zip(products, blocks, strict=True)]
             blocks, defects = [rows for rows, _ in results], [defect for _, defect in results]
         return list(zip(blocks, defects, strict=True))

@@ -4,7 +4,7 @@ import pytest
 
 from lightning_gep.account import PrivacyAccount
 from lightning_gep.accounting import epsilon
-from lightning_gep.errors import BudgetExhaustedError, ConfigurationError
+from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
 from lightning_gep.ledger import read
 from lightning_gep.plan import PrivacyPlan
 from lightning_gep.variants import GEP, GP
@@ -129,3 +129,39 @@ def test_the_report_is_plain_and_marks_what_is_not_private():
         assert report["private"] is private
         assert json.loads(json.dumps(report)) == report
     assert spent(account, 1).epsilon() == float("inf")
+
+
+def test_what_was_not_private_stays_so_in_a_checkpoint():
+    state = json.loads(json.dumps(PrivacyAccount(plan(), private=False).state_dict()))
+    assert PrivacyAccount.from_state(state).report()["private"] is False
+
+
+def test_a_ledger_that_began_late_still_counts_everything(tmp_path):
+    """The ledger was lost after ten steps; every start since then has made four more and died without a checkpoint."""
+    checkpoint = spent(PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0)), 10).state_dict()
+    for attempt in range(4):
+        account = PrivacyAccount.from_state(checkpoint)
+        account.resume_ledger(tmp_path / "ledger") if attempt else account.open_ledger(tmp_path / "ledger")
+        assert account.steps == 10 + 4 * attempt
+        spent(account, 4).close_ledger()
+
+
+def test_a_ledger_behind_the_checkpoint_catches_up(tmp_path):
+    account = PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0))
+    account.open_ledger(tmp_path / "ledger")
+    spent(account, 2).close_ledger()
+    checkpoint = {**account.state_dict(), "steps": 7}
+    for expected in (7, 8, 9):
+        again = PrivacyAccount.from_state(checkpoint)
+        again.resume_ledger(tmp_path / "ledger")
+        assert again.steps == expected
+        spent(again, 1).close_ledger()
+
+
+def test_nothing_can_be_charged_while_the_ledger_is_closed(tmp_path):
+    account = PrivacyAccount(plan())
+    account.open_ledger(tmp_path / "ledger")
+    account.close_ledger()
+    with pytest.raises(LedgerError, match="is closed"):
+        account.charge()
+    assert account.steps == 0

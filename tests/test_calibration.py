@@ -64,6 +64,23 @@ def test_what_comes_back_keeps_the_target_and_wastes_little(target, delta, q, st
     assert spent(found.noise_multiplier * 0.995) > target
 
 
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "prv"])
+@pytest.mark.parametrize(
+    ("target", "delta", "q", "steps"),
+    [
+        (0.001, 1e-5, 0.001, 5),
+        (0.02, 1e-5, 1.0, 1),
+        (1e-4, 1e-6, 1e-4, 1),
+        (0.1, 0.01, 1.0, 1),
+        (200, 1e-5, 0.5, 100),
+    ],
+)
+def test_odd_targets_end_and_are_kept(target, delta, q, steps, accountant):
+    sigma, spent = noise_multiplier_for(target, delta, q, steps, accountant)
+    assert 0 <= spent <= target
+    assert epsilon([(SampledGaussian(q, sigma), steps)], delta, accountant) <= target
+
+
 def test_the_slowest_known_setting_stays_under_ten_seconds():
     start = time.process_time()
     noise_multiplier_for(2.0, SVHN[1], SVHN[0], 3021, "pld")

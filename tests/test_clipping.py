@@ -1,13 +1,16 @@
 """Sensitivity: what one record can change, over records chosen to break it, measured in float64."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from lightning_gep import mechanism
-from lightning_gep.basis import Basis
-from lightning_gep.clipping import residual_norm_bound, row_norms
+from lightning_gep.basis import Basis, full_precision
+from lightning_gep.clipping import MARGIN, residual_norm_bound, row_norms
+from lightning_gep.errors import ConfigurationError
 from lightning_gep.mechanism import Sums, perturb
 from lightning_gep.release import Part, Release
 from lightning_gep.variants import BGEP, GEP, GP
@@ -140,11 +143,16 @@ def test_adding_a_record_to_a_batch_shifts_the_sums_by_no_more_than_the_threshol
     basis, records = adversarial_records()
     crowd = 1e4 * torch.randn(512, 400)
     release = RELEASES["separate"]
-    without = Sums.zero(basis)
-    without.add(crowd, basis, release)
+
+    def summed(rows):
+        sums = Sums.zero(basis)
+        for microbatch in rows.split(64):
+            sums.add(microbatch, basis, release)
+        return sums
+
+    without = summed(crowd)
     for record in records[::3]:
-        joined = Sums.zero(basis)
-        joined.add(torch.cat([crowd, record[None]]), basis, release)
+        joined = summed(torch.cat([record[None], crowd]))
         assert float((joined.embedding - without.embedding).norm()) <= S1
         assert float((joined.residual(basis) - without.residual(basis)).norm()) <= S2
 
@@ -217,8 +225,8 @@ def test_one_threshold_for_all_groups_together():
     basis = Basis.of([orthonormal_rows(5, 50) for _ in range(4)])
     record = 100 * torch.cat([block[0] for block in basis.blocks]) + torch.randn(200, dtype=torch.float64)
     (embedding, residual), *_ = contributions(record[None], basis, RELEASES["separate"])
-    assert embedding == pytest.approx(S1, rel=1e-4)
-    assert residual == pytest.approx(S2, rel=1e-4)
+    assert embedding == pytest.approx(S1, rel=2e-4)
+    assert residual == pytest.approx(S2, rel=2e-4)
 
 
 def test_the_residual_comes_from_the_unclipped_embedding():
@@ -226,3 +234,56 @@ def test_the_residual_comes_from_the_unclipped_embedding():
     record = 1e3 * basis.blocks[0][0]
     (_, residual), *_ = contributions(record[None], basis, RELEASES["separate"])
     assert residual < 1e-3
+
+
+def test_one_record_more_hardly_moves_the_others():
+    """A product of float32 matrices may round a row differently in another place; the margin has to cover that."""
+    basis, _ = adversarial_records()
+    crowd = (1e4 * basis.blocks[0][:1] + 1e2 * torch.randn(1, 400)).repeat(10_000, 1)
+    release = RELEASES["separate"]
+    sums = []
+    for rows in (crowd, torch.cat([torch.zeros(1, 400), crowd])):
+        total = Sums.zero(basis)
+        for microbatch in rows.split(64):
+            total.add(microbatch, basis, release)
+        sums.append(total)
+    assert float((sums[0].embedding - sums[1].embedding).norm()) <= MARGIN / 2 * S1
+    assert float((sums[0].residual(basis) - sums[1].residual(basis)).norm()) <= MARGIN / 2 * S2
+
+
+@pytest.mark.parametrize("p", [300, 5000])
+def test_the_error_bound_of_embeddings_is_the_textbook_one(p):
+    """γ_L‖g‖ for each of k coordinates, strips of L columns, and the smallest normal number for each lost product."""
+    basis, unit = Basis.of([orthonormal_rows(16, p, torch.float32)]), 2.0**-24
+    length = min(p, 512)
+    one = torch.ones(1, dtype=torch.float64)
+    assert float(basis.embedding_error(one)) >= 4 * length * unit / (1 - length * unit)
+    assert float(basis.embedding_error(0 * one)) >= 4 * p * torch.finfo(torch.float32).tiny
+
+
+def test_the_rounding_of_norms_is_allowed_for():
+    one = torch.ones(1, dtype=torch.float64)
+    assert float(residual_norm_bound(one, 0 * one, Basis.empty(10**6, torch.zeros(1)))) >= 1 + 10**6 * 2.0**-53
+    assert 1e-6 <= MARGIN <= 1e-3
+
+
+def test_low_precision_bases_are_refused():
+    with pytest.raises(ConfigurationError, match=r"must be float32 or float64, not torch.bfloat16"):
+        Basis.of([orthonormal_rows(3, 10).bfloat16()])
+
+
+def test_products_are_exact_whichever_way_shortcuts_were_allowed():
+    script = (
+        "import torch; from lightning_gep.basis import full_precision\n"
+        "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'\n"
+        "with full_precision(torch.device('cpu')):\n"
+        "    assert torch.backends.mkldnn.matmul.fp32_precision == 'ieee'\n"
+        "assert torch.backends.mkldnn.matmul.fp32_precision == 'bf16'\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with full_precision(torch.device("cpu")):
+            assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision("highest")

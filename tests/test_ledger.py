@@ -151,3 +151,26 @@ def test_a_killed_process_has_recorded_at_least_what_it_drew(tmp_path):
         reported += [int(line) for line in child.stdout.read().split()]
         child.wait()
         assert len(read(path).releases) >= reported[-1]
+
+
+def test_a_repair_that_was_torn_itself_is_repaired(tmp_path):
+    path = written(tmp_path / "ledger", 3)
+    path.write_bytes(path.read_bytes()[:-5])
+    torn = path.read_bytes()
+    Ledger.resume(path, "run").close()
+    repaired = path.read_bytes()
+    for cut in range(len(torn) + 1, len(repaired)):
+        path.write_bytes(repaired[:cut])
+        for extra in range(2):
+            again = Ledger.resume(path, "run")
+            assert again.content.count >= 3 + extra
+            again.record(EVENT, 3)
+            again.close()
+        assert 5 <= read(path).count <= 6
+
+
+def test_a_new_ledger_is_also_in_its_directory(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(ledger_module, "_fsync_directory", synced.append)
+    Ledger.create(tmp_path / "ledger", "run", PARAMETERS).close()
+    assert synced == [tmp_path]

@@ -3,9 +3,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_gep import mechanism
 from lightning_gep.basis import Basis
+from lightning_gep.clipping import MARGIN
 from lightning_gep.mechanism import Sums, gradient_embedding_perturbation, perturb, reconstruct
-from lightning_gep.noise import SeededNoise
+from lightning_gep.noise import NoNoise, SeededNoise
 from lightning_gep.release import Part, Release
 from lightning_gep.subspace import PowerSubspace
 from lightning_gep.variants import BGEP, GEP, GP
@@ -52,7 +54,7 @@ def test_sums_equal_the_slow_loop(problem):
     finite = gradients[torch.isfinite(gradients).all(dim=1)]
     largest = float(finite.double().norm(dim=1).max()) if len(finite) else 0.0
     # The bound on a residual is never below the truth, and above it by √(2·rounding) of the gradient's norm at worst.
-    slack = 2e-6 if gradients.dtype == torch.float64 else 2e-2
+    slack = 2e-4 if gradients.dtype == torch.float64 else 2e-2
     scale = 1e-12 + len(gradients) * min(largest, s1 if s1 < INF else largest)
     torch.testing.assert_close(sums.embedding, expected.embedding_sum, rtol=0, atol=slack * scale)
     scale = 1e-12 + len(gradients) * min(largest, s2 if s2 < INF else largest)
@@ -75,7 +77,7 @@ def test_cuts_into_microbatches_agree(clipping, cut):
 def step(gradients, subspace_quotas, of, anchors=None, noise=None, charge=lambda: None, batch=None):
     subspace = PowerSubspace((60, 140), subspace_quotas)
     anchors = torch.randn(250, 200, dtype=gradients.dtype) if anchors is None else anchors
-    return gradient_embedding_perturbation(
+    gradient, _ = gradient_embedding_perturbation(
         lambda: anchors.split(50),
         gradients.split(16),
         subspace=subspace,
@@ -85,6 +87,7 @@ def step(gradients, subspace_quotas, of, anchors=None, noise=None, charge=lambda
         step=0,
         charge=charge,
     )
+    return gradient
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -109,7 +112,7 @@ def test_gp_is_clipping_of_the_whole_gradient():
     basis = Basis.empty(200, gradients)
     sums = summed(gradients, basis, GP(3.0).release(0.0))
     expected = sum(g * min(1.0, 3.0 / float(g.norm())) for g in gradients)
-    torch.testing.assert_close(sums.residual(basis), expected, rtol=2e-6, atol=1e-9)
+    torch.testing.assert_close(sums.residual(basis), (1 - MARGIN) * expected, rtol=1e-9, atol=1e-9)
 
 
 def test_a_full_basis_leaves_no_residual():
@@ -226,3 +229,74 @@ def test_diagnostics_count_what_clipping_did():
     assert float(seen.gradient_norms) == pytest.approx(float(gradients.norm(dim=1).sum()))
     squares = sum(float(r.square().sum()) for r in expected.residuals)
     assert float(seen.squared_residual_norms) == pytest.approx(squares, rel=1e-6)
+
+
+class Ones(SeededNoise):
+    """Not noise: ones, and a record of who asked for how many."""
+
+    def __init__(self):
+        super().__init__(0)
+        self.asked = []
+
+    def normal(self, size, *, step, part, device):
+        self.asked.append((part, size, step))
+        return torch.ones(size, dtype=torch.float64)
+
+
+def test_each_part_gets_noise_of_its_own_scale_under_its_own_name(monkeypatch):
+    seen, ones = [], Ones()
+
+    def watch(w, r, basis):
+        seen.append((w, r))
+        return r
+
+    monkeypatch.setattr(mechanism, "reconstruct", watch)
+    step(torch.zeros(0, 200), (5, 9), Release(Part(3.0, 2.0), Part(0.5, 1.5)), noise=ones, batch=1)
+    assert ones.asked == [("embedding", 14, 0), ("residual", 200, 0)]
+    ((w, r),) = seen
+    assert (w == 6.0).all()
+    assert (r == 0.75).all()
+
+
+def test_the_basis_does_not_depend_on_private_gradients():
+    anchors, blocks = torch.randn(50, 200), []
+    for private in (torch.randn(8, 200), 1e3 * torch.randn(8, 200), torch.zeros(0, 200)):
+        subspace = PowerSubspace((60, 140), (5, 9))
+        gradient_embedding_perturbation(
+            lambda: anchors.split(50),
+            private.split(16),
+            subspace=subspace,
+            release=release(1.0, 1.0),
+            noise=SeededNoise(0),
+            expected_batch_size=8,
+            step=0,
+            charge=lambda: None,
+        )
+        blocks.append(subspace.basis.blocks)
+    assert all(torch.equal(a, b) for other in blocks[1:] for a, b in zip(blocks[0], other, strict=True))
+
+
+def test_several_processes_add_up_to_one():
+    gradients = torch.randn(40, 200, dtype=torch.float64)
+    anchors = torch.randn(60, 200, dtype=torch.float64)
+
+    def run(share, noise, all_reduce):
+        return gradient_embedding_perturbation(
+            lambda: anchors.split(20),
+            share.split(7),
+            subspace=PowerSubspace((60, 140), (5, 9)),
+            release=Release(Part(1.0, 1.0), Part(0.5, 2.0)),
+            noise=noise,
+            expected_batch_size=40,
+            step=3,
+            charge=lambda: None,
+            all_reduce=all_reduce,
+        )[0]
+
+    alone = run(gradients, SeededNoise(0), lambda total: total)
+    parts: list[list[torch.Tensor]] = [[], []]
+    for rank, noise in enumerate((SeededNoise(0), NoNoise())):
+        run(gradients[rank::2], noise, lambda total, mine=parts[rank]: mine.append(total) or total)
+    totals = iter([a + b for a, b in zip(*parts, strict=True)])
+    results = run(gradients[::2], SeededNoise(0), lambda total: next(totals))
+    torch.testing.assert_close(results, alone)

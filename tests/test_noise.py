@@ -1,4 +1,7 @@
+import copy
 import math
+import os
+import pickle
 import subprocess
 import sys
 
@@ -7,10 +10,12 @@ import pytest
 import torch
 from scipy import stats
 
+from lightning_gep import noise as noise_module
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.mechanism import perturb
 from lightning_gep.noise import SecureNoise, SeededNoise, SystemNoise, make_noise
 from lightning_gep.release import Part
+from lightning_gep.sampling import Secret
 
 CPU = torch.device("cpu")
 SOURCES = {"system": SystemNoise, "secure": SecureNoise, "seeded": lambda: SeededNoise(3)}
@@ -117,3 +122,77 @@ def test_torch_cpu_seeds_are_why_the_system_source_does_not_use_them():
     """If this ever fails, torch keeps more than 32 bits of a seed and its generator could be used on the CPU too."""
     first = torch.randn(4, generator=torch.Generator().manual_seed(5))
     assert torch.equal(first, torch.randn(4, generator=torch.Generator().manual_seed(5 + 2**32)))
+
+
+@pytest.mark.parametrize("name", ["system", "secure"])
+def test_a_source_cannot_be_saved_or_copied(name):
+    for copying in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="must not be saved or copied"):
+            copying(SOURCES[name]())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("name", ["system", "secure"])
+def test_a_forked_process_draws_its_own_noise(name):
+    noise = SOURCES[name]()
+    draw(noise, 3)
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.write(writing, draw(noise, 50).numpy().tobytes())
+        os._exit(0)
+    os.wait()
+    theirs = np.frombuffer(os.read(reading, 400))
+    assert not set(theirs) & set(draw(noise, 50).tolist())
+
+
+def test_sources_start_from_enough_entropy(monkeypatch):
+    asked, real = [], os.urandom
+    monkeypatch.setattr(noise_module.os, "urandom", lambda count: asked.append(count) or real(count))
+    SystemNoise()
+    SecureNoise()
+    Secret()
+    assert asked == [32, 32, 16, 32]
+    monkeypatch.setattr(noise_module.os, "urandom", lambda count: bytes(range(count)))
+    assert Secret().reveal() == bytes(range(32))
+    assert torch.equal(draw(SystemNoise(), 5), draw(SystemNoise(), 5)), "nothing else goes in"
+
+
+def test_other_devices_use_their_own_generator_with_a_seed_from_the_system(monkeypatch):
+    """No other device is here, so its generator is watched instead."""
+    seeds, used = [], []
+
+    class Generator:
+        def __init__(self, device):
+            pass
+
+        def manual_seed(self, seed):
+            seeds.append(seed)
+            return self
+
+    monkeypatch.setattr(noise_module.torch, "Generator", Generator)
+    monkeypatch.setattr(noise_module.torch, "randn", lambda size, **k: used.append(k["generator"]) or torch.zeros(size))
+    device = torch.device("cuda", 0)
+    sources = [SystemNoise(), SystemNoise()]
+    for source in sources:
+        for _ in range(2):
+            source.normal(3, step=0, part="x", device=device)
+    assert len(set(seeds)) == 2, "one seed a source"
+    assert used[0] is used[1] is not used[2]
+
+
+def test_both_numbers_of_a_pair_end_in_different_sums(monkeypatch):
+    """With the angle at zero every cosine is 1 and every sine 0, so that the sums show who got what."""
+    noise = SecureNoise()
+    words = np.zeros((2, 8), dtype=np.uint64)
+    words[0] = np.arange(1, 9, dtype=np.uint64) << np.uint64(59)
+    words[1, 0] = np.uint64(1) << np.uint64(62)
+
+    class Fixed:
+        def update(self, data):
+            return words.tobytes()
+
+    noise._keystream = Fixed()
+    quarter = draw(noise, 4)
+    words[1, 0] = 0
+    changed = (quarter - draw(noise, 4)).abs() > 1e-9
+    assert changed.tolist() == [True, True, False, False]

@@ -39,7 +39,7 @@ def run(directory, secret, state=None, steps=3):
     sampler.first_step = account.steps
     for indices in sampler:
         draws.append(indices)
-        gradient = gradient_embedding_perturbation(
+        gradient, _ = gradient_embedding_perturbation(
             lambda: [torch.randn(8, 12)],
             [data[indices]],
             subspace=subspace,

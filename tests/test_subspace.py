@@ -186,6 +186,7 @@ def test_a_restored_subspace_goes_on_as_if_nothing_had_happened(source):
         quietly_at(first, step, anchors_of(step))
     second = SOURCES[source](refresh_every=2)
     second.load_state_dict(first.state_dict())
+    assert second.basis.defect == first.basis.defect > 0
     for step in range(3, 5):
         quietly_at(second, step, anchors_of(step))
     assert all(torch.equal(a, b) for a, b in zip(unbroken.basis.blocks, second.basis.blocks, strict=True))
@@ -210,3 +211,9 @@ def test_a_random_basis_ignores_the_anchors_and_changes_at_every_refresh():
 def test_bad_settings_are_explained(call, message):
     with pytest.raises(ConfigurationError, match=message):
         call()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_no_anchors_at_all_is_explained(source):
+    with pytest.raises(ConfigurationError, match="There are no anchor gradients"):
+        SOURCES[source]().at_step(0, lambda: iter(()))
