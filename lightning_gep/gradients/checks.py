@@ -1,0 +1,234 @@
+"""Checks on public data, before training: that per-sample gradients make sense for a loss, and that a backend is right.
+
+Backends are compared with the gradient of the loss on each record alone. That is what training needs only if the loss
+of a batch is the mean over its records and no record touches another, so this is checked first.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.batches import batch_size, take
+from lightning_gep.gradients.comparison import close, disagreement, magnitudes, relative_errors, worst
+from lightning_gep.gradients.interface import Backend, LossFunction
+from lightning_gep.gradients.precision import HALF_TOLERANCE
+from lightning_gep.gradients.reference import (
+    REENTRANT,
+    Probe,
+    Reference,
+    finite_records,
+    in_double,
+    in_short,
+    make_reference,
+)
+from lightning_gep.gradients.state import (
+    attributes,
+    changed_tensors,
+    escaped_tensors,
+    named_tensors,
+    untouched,
+)
+from lightning_gep.groups import ParameterGroups
+
+RECORDS = 6
+"""Public records that the checks use: enough to see mixing, few enough to loop over, in double precision too."""
+GROSS_ERROR = 0.5
+"""A difference that rounding does not explain in any precision: kinks and deep networks magnify it."""
+
+
+def check_loss(module: nn.Module, loss_function: LossFunction, groups: ParameterGroups, public_batch: Any) -> Reference:
+    """The reference to hold backends against.
+
+    Raises ConfigurationError unless, on these public records and as far as rounding lets one see: no record touches
+    the gradient of another, the loss changes no parameter or buffer and does not depend on earlier calls, and it is the
+    mean over the records. What fails in the precision of training is judged again in double precision, if the loss runs
+    in it, and half precision is not relied on at all. The module is left as it was, except for parameters that the loss
+    changes; random states are not.
+    """
+    probe = Probe(module, loss_function, groups)
+    batch = _some_records(probe, public_batch)
+    if probe.tolerance(batch) >= HALF_TOLERANCE:
+        return _checked(in_double(probe, batch) or probe, batch)
+    try:
+        return _checked(probe, batch)
+    except ConfigurationError:
+        finer = in_double(probe, batch)
+        if finer is None:
+            raise
+    return _checked(finer, batch)
+
+
+def fault_of(backend: type[Backend], reference: Reference) -> str | None:
+    """What is wrong with a backend on this module, in words that follow its name; None if nothing was found.
+
+    The gradient of every record is compared with the reference, and again after a record was replaced and another left
+    out; if they differ, once more in double precision, which decides. Then the backend runs as it will in training.
+    """
+    if backend.name == "hooks" and reference.probe.in_evaluation_mode:
+        return "cannot be checked, since the loss is random in training mode, and terms outside layers would be lost"
+    try:
+        return _wrong_rows(backend, reference) or _wrong_at_work(backend, reference)
+    except Exception as error:  # the user's code runs in a way it was not written for: anything may be raised
+        return f"failed with {in_short(error)}"
+
+
+def _checked(probe: Probe, batch: Any) -> Reference:
+    check_backward_is_not_needed(probe, batch)
+    check_records_apart(probe, batch)
+    check_nothing_changed(probe, batch)
+    check_no_memory(probe, batch)
+    reference = make_reference(probe, batch)
+    check_mean(reference)
+    return reference
+
+
+def _wrong_rows(backend: type[Backend], reference: Reference) -> str | None:
+    fault = _first_disagreement(backend, reference)
+    finer = in_double(reference.probe, reference.batch) if fault else None
+    return _first_disagreement(backend, make_reference(finer, reference.batch)) if finer else fault
+
+
+def _first_disagreement(backend: type[Backend], reference: Reference) -> str | None:
+    probe, n = reference.probe, len(reference.rows)
+    with probe.conditions():
+        gradients = backend(probe.module, probe.loss_function(), probe.groups)
+        for which in (list(range(n)), [1, *range(1, n - 1)]):
+            rows, right = gradients(take(reference.batch, which)), reference.rows[which]
+            fault = disagreement(rows, right, probe.groups, reference.tolerance)
+            if fault:
+                return fault
+    return None
+
+
+def _wrong_at_work(backend: type[Backend], reference: Reference) -> str | None:
+    """Faults that show only in the precision of training, as far as rounding lets one see, or with random numbers."""
+    probe = replace(reference.probe, in_double=False)
+    batch = take(reference.batch, slice(0, 2))
+    right = probe.rows(batch)
+    with probe.conditions():
+        rows = backend(probe.module, probe.loss_function(), probe.groups)(batch)
+    fault = disagreement(rows, right, probe.groups, GROSS_ERROR)
+    if fault:
+        return fault
+    with untouched(probe.module):
+        backend(probe.module, probe.user_loss, probe.groups)(batch)
+        escaped = escaped_tensors(probe.module)
+    return f"is not possible, since training_step keeps tensors in {', '.join(escaped)}" if escaped else None
+
+
+def check_backward_is_not_needed(probe: Probe, batch: Any) -> None:
+    """Raises ConfigurationError if autograd sees less of the loss than an ordinary backward pass."""
+    if not close(probe.gradient(batch), probe.gradient_by_backward(batch), probe.tolerance(batch)):
+        raise ConfigurationError(REENTRANT)
+
+
+def check_records_apart(probe: Probe, batch: Any) -> None:
+    """Raises ConfigurationError if the effect of replacing some records depends on the others.
+
+    For a mean over records the gradient is G(a, b) = A(a) + B(b), so G(a, b) − G(a′, b) − G(a, b′) + G(a′, b′) = 0.
+    With the same seed for all four this holds for random losses too, in training mode.
+    """
+    n = batch_size(batch)
+    share = max(1, n // 4)
+    a, other_a, b, other_b = ([i % n for i in range(part * share, (part + 1) * share)] for part in range(4))
+    both, first, second, none = (
+        probe.gradient(take(batch, positions)) for positions in (a + b, other_a + b, a + other_b, other_a + other_b)
+    )
+    if not close(both + none, first + second, probe.tolerance(batch)):
+        raise ConfigurationError(f"The gradient of a record depends on the other records in its batch. {_mixer(probe)}")
+
+
+def check_nothing_changed(probe: Probe, batch: Any) -> None:
+    """Raises ConfigurationError if the training step changes a buffer or a parameter."""
+    with probe.conditions():
+        before = named_tensors(probe.module)
+        probe.gradient_leaving_traces(batch)
+        changed = changed_tensors(probe.module, before)
+    if changed:
+        raise ConfigurationError(
+            f"training_step changes {', '.join(changed)}: what it computes there from the records would be released "
+            "without noise. Remove it (for norm layers: track_running_stats=False), freeze it with .eval(), or update "
+            "it from the weights alone, in on_train_batch_end."
+        )
+
+
+def check_no_memory(probe: Probe, batch: Any) -> None:
+    """Raises ConfigurationError if a batch has another gradient after the training step has seen another batch."""
+    half = batch_size(batch) // 2
+    one, other = take(batch, slice(0, half)), take(batch, slice(half, 2 * half))
+    with probe.conditions():
+        before = attributes(probe.module)
+        first, _, again = (probe.gradient_leaving_traces(piece) for piece in (one, other, one))
+        kept = sorted(name for name, value in attributes(probe.module).items() if before.get(name) is not value)
+    if not close(first, again, probe.tolerance(batch)):
+        where = f" (it sets {', '.join(kept)})" if kept else ""
+        raise ConfigurationError(
+            f"training_step remembers: the same batch has another gradient after another batch was seen{where}. "
+            "Records of earlier batches must not reach later ones: start every call afresh; for schedules use "
+            "self.global_step."
+        )
+
+
+def check_mean(reference: Reference) -> None:
+    """Raises ConfigurationError unless the loss of a batch is the mean over its records."""
+    probe, rows, tolerance = reference.probe, reference.rows, reference.tolerance
+    largest = int(rows.norm(dim=1).argmax())
+    alone = rows[largest]
+    if not alone.any():
+        raise ConfigurationError(
+            "The gradient of every public record is zero, so nothing can be checked. See whether the loss depends on "
+            "the trainable parameters, and whether they all start at zero."
+        )
+    twice = probe.gradient(take(reference.batch, [largest, largest]))
+    if close(twice, 2 * alone, tolerance):
+        raise ConfigurationError(
+            "training_step returns a loss that is summed over the batch. Return the mean over the records, "
+            "e.g. reduction='mean'."
+        )
+    if not close(twice, alone, tolerance):
+        factor = (twice @ alone / (alone @ alone)).item()
+        raise ConfigurationError(
+            f"training_step returns a loss that is not a mean over the records: for a batch that holds the same record "
+            f"twice the gradient is {factor:.3g} times as large (1 for a mean, 2 for a sum). Average every term over "
+            "the records."
+        )
+    size = magnitudes(rows, probe.groups).square().mean(dim=0, keepdim=True).sqrt()
+    errors = relative_errors(magnitudes((probe.gradient(reference.batch) - rows.mean(dim=0))[None], probe.groups), size)
+    if not bool((errors <= tolerance).all()):
+        raise ConfigurationError(
+            "The gradient of a batch is not the mean of the gradients of its records, each taken alone: they differ "
+            f"{worst(errors, probe.groups)}. Either training_step treats a batch of one differently (squeeze() without "
+            "a dimension, broadcasting), or it draws random numbers by other means than torch, or records are not "
+            "weighted equally (class weights, means over tokens): average within each record first, then over records."
+        )
+
+
+def _some_records(probe: Probe, public_batch: Any) -> Any:
+    size = min(batch_size(public_batch), RECORDS)
+    if size < 2:
+        raise ConfigurationError(
+            f"The public batch has {size} record{'' if size else 's'}; checking the gradients takes 2 at least, better "
+            f"{RECORDS}. Use a larger batch size for the auxiliary data."
+        )
+    return finite_records(probe, take(public_batch, slice(0, size)), size)
+
+
+def _mixer(probe: Probe) -> str:
+    norms = [name for name, part in probe.module.named_modules() if isinstance(part, _BatchNorm) and _mixes(part)]
+    if norms:
+        return (
+            f"BatchNorm mixes them: {', '.join(norms)}. Replace it by nn.GroupNorm "
+            "(opacus.validators.ModuleValidator.fix does it), or freeze it with .eval()."
+        )
+    return (
+        "Records must not mix before their gradients are clipped. Look for contrastive losses, MixUp or CutMix, "
+        "statistics over the batch (use nn.GroupNorm or nn.LayerNorm), and means over something else than records, "
+        "such as tokens or class weights: average within each record first, then over records."
+    )
+
+
+def _mixes(norm: _BatchNorm) -> bool:
+    return norm.training or norm.running_mean is None

@@ -1,0 +1,54 @@
+"""Per-sample gradients by vectorising the gradient of the whole training step (torch.func)."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from lightning_gep.gradients.batches import record_leaves, replace_leaves
+from lightning_gep.gradients.interface import Backend, GradientError, LossFunction, scalar
+from lightning_gep.gradients.recurrent import vectorised_recurrence
+from lightning_gep.groups import ParameterGroups
+
+
+class FunctionalGradients(Backend):
+    """vmap(grad(loss)): the loss is called once and sees what looks like a batch of one record.
+
+    The module's parameters are swapped for the duration of the call, wherever in the module tree they are used, so
+    terms of the loss outside the layers count. Random numbers differ from record to record. Code that needs the values
+    of its tensors (`.item()`, most metrics) cannot be vectorised and raises.
+    """
+
+    name = "functional"
+
+    def __init__(self, module: nn.Module, loss_function: LossFunction, groups: ParameterGroups) -> None:
+        super().__init__(module, loss_function, groups)
+        self._step = _Step(module, loss_function)
+
+    def rows(self, batch: Any, size: int) -> Tensor:
+        """The gradients of a batch of `size` > 0 records (size × p)."""
+        leaves = record_leaves(batch)
+        other = next((leaf for leaf in leaves if not isinstance(leaf, Tensor)), None)
+        if other is not None:
+            raise GradientError(f"the batch holds records that are not tensors (a {type(other).__name__})")
+        parameters = {f"module.{name}": p.detach() for name, p in self.parameters().items()}
+
+        def loss_of_one(values: dict[str, Tensor], record: list[Tensor]) -> Tensor:
+            return scalar(functional_call(self._step, values, (replace_leaves(batch, record),)))
+
+        gradients_of_all = vmap(grad(loss_of_one), in_dims=(None, 0), randomness="different")
+        with vectorised_recurrence(self.module):
+            gradients = gradients_of_all(parameters, [leaf.unsqueeze(1) for leaf in leaves])
+        return self.groups.flatten({name.removeprefix("module."): tensor for name, tensor in gradients.items()})
+
+
+class _Step(nn.Module):
+    """The loss function as a module, so that functional_call can swap the parameters of `module` under it."""
+
+    def __init__(self, module: nn.Module, loss_function: LossFunction) -> None:
+        super().__init__()
+        self.module = module
+        self.loss_function = loss_function
+
+    def forward(self, batch: Any) -> Tensor:
+        return self.loss_function(batch)

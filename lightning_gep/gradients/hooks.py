@@ -1,0 +1,120 @@
+"""Per-sample gradients by Opacus' hooks: one ordinary forward and backward pass, with layers watched on the way."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from opacus.grad_sample import GradSampleModule
+from torch import Tensor, nn
+
+from lightning_gep.gradients.interface import Backend, GradientError, scalar
+from lightning_gep.gradients.plain import gradients_or_none
+
+ON_PARAMETERS = ("grad_sample", "_forward_counter", "_current_grad_sample")
+ON_LAYERS = ("activations", "max_batch_len", "ft_compute_sample_grad", "_is_full_backward_hook")
+HANDLES = "autograd_grad_sample_hooks"
+MISSING = object()
+
+
+class HookedGradients(Backend):
+    """The loss is called once on the whole batch, so metrics, `.item()` and strings work as in ordinary training.
+
+    Only what passes through layers is seen: a term of the loss outside them is dropped without a word, which is why
+    this backend must not be used on a module it was not checked on. A parameter that the loss depends on but no layer
+    accounts for raises GradientError.
+    """
+
+    name = "hooks"
+
+    def rows(self, batch: Any, size: int) -> Tensor:
+        """The gradients of a batch of `size` > 0 records (size × p)."""
+        parameters = self.parameters()
+        with _hooked(self.module), torch.enable_grad():
+            loss = scalar(self.loss_function(batch))
+            plain = gradients_or_none(loss, parameters)
+            rows = {name: _rows_of(name, p, plain[name], size) for name, p in parameters.items()}
+        return self.groups.flatten(rows)
+
+
+def _rows_of(name: str, parameter: nn.Parameter, plain: Tensor | None, size: int) -> Tensor:
+    if plain is None:
+        return parameter.new_zeros(size, *parameter.shape)
+    rows = getattr(parameter, "grad_sample", None)
+    if not isinstance(rows, Tensor):
+        raise GradientError(f"the parameter {name} is used outside the forward pass of a layer that Opacus knows")
+    if len(rows) != size:
+        raise GradientError(f"the layer of {name} saw {len(rows)} rows for a batch of {size} records")
+    return rows
+
+
+class _LayerHooks(GradSampleModule):  # type: ignore[misc]
+    """Opacus' hooks on every layer that has parameters, in training mode or not."""
+
+    def iterate_submodules(self, module: nn.Module) -> Iterator[nn.Module]:
+        # Opacus would copy a module that has both parameters and children, here perhaps the whole LightningModule, to
+        # recompute it; such a module's own parameters are left out, and `_rows_of` reports them if they are used.
+        for layer in module.modules():
+            own = any(p.requires_grad for p in layer.parameters(recurse=False))
+            if own and (type(layer) in self.GRAD_SAMPLERS or _is_simple(layer)):
+                yield layer
+
+    def capture_activations_hook(self, module: nn.Module, forward_input: list[Tensor], output: Tensor) -> None:
+        # Opacus ignores layers in evaluation mode, whose parameters may be trainable all the same.
+        training, module.training = module.training, True
+        super().capture_activations_hook(module, forward_input, output)
+        module.training = training
+
+
+def _is_simple(layer: nn.Module) -> bool:
+    """Whether a layer that Opacus has no formula for can be recomputed by it from its input alone."""
+    return not list(layer.children()) and not isinstance(layer, nn.RNNBase)
+
+
+@contextmanager
+def _hooked(module: nn.Module) -> Iterator[None]:
+    """Hooks on the module's layers, taken off again with all that they left behind."""
+    with _attributes_kept(module), _out_of_place(module), warnings.catch_warnings():
+        # True of every first layer, since data needs no gradient, and harmless: parameters are what is asked for.
+        warnings.filterwarnings("ignore", message="Full backward hook is firing when gradients are computed")
+        try:
+            _LayerHooks(module, batch_first=True, loss_reduction="mean", strict=False)
+            yield
+        finally:
+            # Not Opacus' remove_hooks: there is nothing to call it on when adding them failed half way.
+            for handle in vars(module).pop(HANDLES, []):
+                handle.remove()
+
+
+@contextmanager
+def _attributes_kept(module: nn.Module) -> Iterator[None]:
+    """Attributes that Opacus sets on parameters and layers, also after a failure, are put back as they were."""
+    owners = [(p, ON_PARAMETERS) for p in module.parameters()] + [(layer, ON_LAYERS) for layer in module.modules()]
+    found = [(owner, {name: vars(owner).get(name, MISSING) for name in names}) for owner, names in owners]
+    try:
+        yield
+    finally:
+        for owner, values in found:
+            _put_back(owner, values)
+
+
+def _put_back(owner: Any, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if value is not MISSING:
+            vars(owner)[name] = value
+        else:
+            vars(owner).pop(name, None)
+
+
+@contextmanager
+def _out_of_place(module: nn.Module) -> Iterator[None]:
+    """Layers that work in place (activations, dropout) do not while hooks look at the outputs; the values are equal."""
+    layers: list[Any] = [layer for layer in module.modules() if getattr(layer, "inplace", False) is True]
+    for layer in layers:
+        layer.inplace = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.inplace = True

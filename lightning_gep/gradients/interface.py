@@ -1,0 +1,95 @@
+"""What every way of computing per-sample gradients has in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from lightning_gep.gradients.batches import batch_size
+from lightning_gep.groups import ParameterGroups
+
+LossFunction: TypeAlias = Callable[[Any], Tensor]
+"""A batch → the scalar loss of the user's training step on it, a mean over the records."""
+
+
+class GradientError(RuntimeError):
+    """A module or a batch whose per-sample gradients cannot be computed rightly in the way that was tried."""
+
+
+class PerSampleGradients(Protocol):
+    """A microbatch of b records → their gradients (b × p), at least in float32, columns as in `groups.flatten`.
+
+    Row i is the gradient of the loss on record i alone; it is zero where the loss does not depend on a parameter. An
+    empty batch gives a tensor of shape (0, p), and the user's code is not called.
+    """
+
+    name: str
+    """ "functional", "hooks" or "loop"."""
+    reason: str
+    """Why this one was chosen, for the user."""
+
+    def __call__(self, batch: Any) -> Tensor:
+        """The gradients of the records of one microbatch, a row each."""
+        ...
+
+
+class Backend(ABC):
+    """A way of computing per-sample gradients, bound to a module and the loss of its training step.
+
+    Guarantee: parameters, their `.grad`, and the module's hooks and modes are left as they were. A call that changes
+    one of the module's buffers raises GradientError: the change would be released without noise.
+    """
+
+    name: str
+
+    def __init__(self, module: nn.Module, loss_function: LossFunction, groups: ParameterGroups) -> None:
+        self.module = module
+        self.loss_function = loss_function
+        self.groups = groups
+        self.reason = f"{self.name}: not checked"
+
+    def __call__(self, batch: Any) -> Tensor:
+        """The gradients of the records of one microbatch, a row each."""
+        size = batch_size(batch)
+        if size == 0:
+            return self._no_rows()
+        before = _versions(self.module)
+        rows = self.rows(batch, size)
+        changed = [name for name, version in _versions(self.module).items() if before.get(name) != version]
+        if changed:
+            raise GradientError(
+                f"training_step changed the buffers {', '.join(changed)}. A buffer is released without noise: "
+                "remove what changes it."
+            )
+        return rows
+
+    @abstractmethod
+    def rows(self, batch: Any, size: int) -> Tensor:
+        """The gradients of a batch of `size` > 0 records (size × p)."""
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters in the order of the columns."""
+        parameters = dict(self.module.named_parameters())
+        return {name: parameters[name] for name in self.groups.shapes}
+
+    def _no_rows(self) -> Tensor:
+        parameters = list(self.parameters().values())
+        dtype = reduce(torch.promote_types, (p.dtype for p in parameters))
+        wide = torch.promote_types(dtype, torch.float32)
+        return torch.zeros(0, self.groups.num_parameters, dtype=wide, device=parameters[0].device)
+
+
+def scalar(loss: Any) -> Tensor:
+    """The loss as a tensor without dimensions, if it is one number."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"{type(loss).__name__}"
+        raise GradientError(f"The loss of training_step is {what}. Return one number: the mean over the records.")
+    return loss.reshape(())
+
+
+def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """Identity and write count of every buffer: comparing them costs nothing, comparing values would."""
+    return {name: (id(buffer), buffer._version) for name, buffer in module.named_buffers()}

@@ -1,0 +1,138 @@
+"""What a module holds beside its parameters: put back after trial runs, and compared."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def untouched(module: nn.Module) -> Iterator[None]:
+    """Whatever runs inside leaves no trace in the module, except in its parameters and in objects of other libraries.
+
+    On leaving, the modes, buffers, tensors and containers of the module and its submodules hold what they held before:
+    metrics are not updated, lists that collect outputs do not grow.
+    """
+    kept: dict[int, tuple[Any, Any]] = {}
+    for part in module.modules():
+        _keep(vars(part), kept)
+    try:
+        yield
+    finally:
+        for holder, content in kept.values():
+            _put_back(holder, content)
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """All of the module in evaluation mode; each part goes back to the mode it had."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+@contextmanager
+def parameters_kept(module: nn.Module) -> Iterator[None]:
+    """On leaving, the parameters have the values they had before."""
+    before = [(p, p.detach().clone()) for p in module.parameters()]
+    try:
+        yield
+    finally:
+        for p, values in before:
+            _put_back(p, values)
+
+
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of the parameters and buffers."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return {name: tensor.detach().clone() for name, tensor in tensors}
+
+
+def changed_tensors(module: nn.Module, before: Mapping[str, Tensor]) -> list[str]:
+    """Names of the parameters and buffers that do not hold what they did, came or went."""
+    now = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return [name for name in {**before, **now} if not _same(now.get(name), before.get(name))]
+
+
+def attributes(module: nn.Module) -> dict[str, Any]:
+    """The attributes of the module and its submodules by name, parameters, buffers and submodules apart."""
+    return {
+        f"{prefix}.{name}" if prefix else name: value
+        for prefix, part in module.named_modules()
+        for name, value in vars(part).items()
+    }
+
+
+def escaped_tensors(module: nn.Module) -> list[str]:
+    """Names of the attributes that hold tensors of a finished vmap, which nothing can read."""
+    return sorted(
+        name for name, value in attributes(module).items() if any(_is_batched(tensor) for tensor in _tensors_in(value))
+    )
+
+
+def _keep(value: Any, kept: dict[int, tuple[Any, Any]]) -> None:
+    if id(value) in kept or isinstance(value, nn.Parameter):
+        return
+    if isinstance(value, Tensor):
+        kept[id(value)] = (value, value.detach().clone())
+    elif isinstance(value, list | dict | set | tuple):
+        kept[id(value)] = (value, _shallow_copy(value))
+        for item in _items(value):
+            _keep(item, kept)
+
+
+def _put_back(holder: Any, content: Any) -> None:
+    if isinstance(holder, Tensor):
+        if not _same(holder, content):
+            with torch.no_grad():
+                holder.copy_(content)
+    elif isinstance(holder, list):
+        holder[:] = content
+    elif isinstance(holder, dict | set) and not _holds_the_same(holder, content):
+        holder.clear()
+        holder.update(content)
+
+
+def _shallow_copy(value: Any) -> Any:
+    kind = next(kind for kind in (list, dict, set, tuple) if isinstance(value, kind))
+    return kind(value)
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
+
+
+def _holds_the_same(holder: Any, content: Any) -> bool:
+    if isinstance(holder, set):
+        return holder == content
+    return list(holder) == list(content) and all(holder[key] is content[key] for key in content)
+
+
+def _same(tensor: Tensor | None, values: Tensor | None) -> bool:
+    if tensor is None or values is None or tensor.shape != values.shape or tensor.dtype != values.dtype:
+        return False
+    # A NaN that stays is not a change.
+    return torch.equal(tensor, values) or bool(((tensor == values) | ((tensor != tensor) & (values != values))).all())
+
+
+def _is_batched(tensor: Tensor) -> bool:
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return True
+        tensor = functorch.get_unwrapped(tensor)
+    return False
+
+
+def _tensors_in(value: Any, seen: frozenset[int] = frozenset()) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | dict | set | tuple) and id(value) not in seen:
+        for item in _items(value):
+            yield from _tensors_in(item, seen | {id(value)})

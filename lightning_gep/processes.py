@@ -1,0 +1,148 @@
+"""A Lightning strategy base for one process or several, without the wrapper that averages raw gradients."""
+
+from typing import Any, TypeVar
+
+import torch
+from lightning.pytorch.strategies import DDPStrategy, Strategy
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
+from typing_extensions import override
+
+T = TypeVar("T")
+
+
+class ProcessStrategy(Strategy):
+    """Places the module on its device and connects the processes; what is exchanged is the subclass' business.
+
+    DDPStrategy does the connecting, as a part and not as a parent: a strategy that *is* one is refused by Lightning in
+    notebooks and on Apple's accelerator even for a single device, and it would average gradients that are not private.
+    Validation, test and prediction data are not divided: every process evaluates all of it, no record twice.
+    """
+
+    def __init__(self, start_method: str = "popen", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._start_method = start_method
+        self._ddp = DDPStrategy(start_method="popen")
+
+    # What the trainer sets.
+
+    @property
+    def parallel_devices(self) -> list[torch.device] | None:
+        """The devices of this node."""
+        return self._ddp.parallel_devices
+
+    @parallel_devices.setter
+    def parallel_devices(self, devices: list[torch.device] | None) -> None:
+        self._ddp.parallel_devices = devices
+
+    @property
+    def cluster_environment(self) -> Any:
+        """How the processes find each other."""
+        return self._ddp.cluster_environment
+
+    @cluster_environment.setter
+    def cluster_environment(self, environment: Any) -> None:
+        self._ddp.cluster_environment = environment
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of machines."""
+        return self._ddp.num_nodes
+
+    @num_nodes.setter
+    def num_nodes(self, num_nodes: int) -> None:
+        self._ddp.num_nodes = num_nodes
+
+    # What the trainer asks.
+
+    @property
+    def num_processes(self) -> int:
+        """Processes on this node."""
+        return self._ddp.num_processes
+
+    @property
+    def world_size(self) -> int:
+        """Processes in all."""
+        return max(1, self.num_nodes * self.num_processes)
+
+    @property
+    def global_rank(self) -> int:
+        """Number of the process among all."""
+        return self._ddp.global_rank if self.world_size > 1 else 0
+
+    @property
+    def local_rank(self) -> int:
+        """Number of the process on its node."""
+        return self._ddp.local_rank if self.world_size > 1 else 0
+
+    @property
+    def node_rank(self) -> int:
+        """Number of the node."""
+        return self._ddp.node_rank
+
+    @property
+    @override
+    def is_global_zero(self) -> bool:
+        return self.global_rank == 0
+
+    @property
+    @override
+    def root_device(self) -> torch.device:
+        return self.parallel_devices[self.local_rank] if self.parallel_devices else torch.device("cpu")
+
+    def set_world_ranks(self) -> None:
+        """Tell the environment and the loggers which process this is."""
+        if self.world_size > 1:
+            self._ddp.set_world_ranks()
+        else:
+            rank_zero_only.rank = 0  # type: ignore[attr-defined]
+
+    @override
+    def _configure_launcher(self) -> None:
+        if self.world_size == 1:
+            return
+        if self._start_method == "popen":
+            self._ddp._configure_launcher()
+            self._launcher = self._ddp.launcher
+        else:
+            self._launcher = _MultiProcessingLauncher(self, start_method=self._start_method)  # type: ignore[arg-type]
+
+    @override
+    def setup_environment(self) -> None:
+        super().setup_environment()
+        if self.world_size > 1:
+            self._ddp.setup_distributed()
+
+    @override
+    def model_to_device(self) -> None:
+        assert self.model is not None
+        self.model.to(self.root_device)
+
+    # Between processes; with one process each of these does nothing.
+
+    @override
+    def barrier(self, name: str | None = None) -> None:
+        self._ddp.barrier(name)
+
+    @override
+    def broadcast(self, obj: T, src: int = 0) -> T:
+        return self._ddp.broadcast(obj, src)
+
+    @override
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        return self._ddp.reduce(tensor, group, reduce_op)
+
+    @override
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        return self._ddp.all_gather(tensor, group, sync_grads)
+
+    @override
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        return self._ddp.reduce_boolean_decision(decision, all) if self.world_size > 1 else decision
+
+    @override
+    def teardown(self) -> None:
+        if self.cluster_environment is not None:
+            self.cluster_environment.teardown()
+        super().teardown()

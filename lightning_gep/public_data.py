@@ -1,0 +1,147 @@
+"""Public auxiliary data: where it is found, an endless stream of it, and proof that it holds no training record."""
+
+import hashlib
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.batches import batch_size, record_leaves, replace_leaves, take
+from lightning_gep.validation import check_collate, check_same_structure
+
+RECORDS_COMPARED = 2000
+
+
+def find_public_loader(given: Any, datamodule: LightningDataModule | None, module: LightningModule) -> DataLoader[Any]:
+    """The loader of public data: the one given, or from `aux_dataloader()` of the datamodule or the module."""
+    if given is not None:
+        loader = given() if callable(given) else given
+    else:
+        source: Any = next((s for s in (datamodule, module) if hasattr(s, "aux_dataloader")), None)
+        if source is None:
+            raise ConfigurationError(
+                "There is no public auxiliary data: GEP takes its subspace from it. Give your datamodule a method "
+                "aux_dataloader(), pass aux_dataloader=... to GEPStrategy, or use mechanism='gp', which needs none."
+            )
+        loader = source.aux_dataloader()
+    if not isinstance(loader, DataLoader):
+        raise ConfigurationError(
+            f"aux_dataloader gave a {type(loader).__name__}. Return a torch.utils.data.DataLoader over public records."
+        )
+    return loader
+
+
+class PublicStream:
+    """Public batches without end, as many records at a time as are asked for."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+        self._iterator: Iterator[Any] | None = None
+
+    def batches(self, records: int, *, restart: bool = False) -> Iterator[Any]:
+        """Batches that hold `records` records together; the last is cut to fit. `restart` begins a new pass."""
+        if restart:
+            self._iterator = None
+        while records > 0:
+            batch = self._next()
+            size = batch_size(batch)
+            yield batch if size <= records else take(batch, slice(0, records))
+            records -= size
+
+    def _next(self) -> Any:
+        if self._iterator is not None:
+            for batch in self._iterator:
+                return batch
+        self._iterator = iter(self.loader)
+        for batch in self._iterator:
+            return batch
+        raise ConfigurationError("The public auxiliary data is empty. aux_dataloader() has to give at least one batch.")
+
+
+def stand_in_batch(loader: DataLoader[Any], records: int = 8) -> Any:
+    """A batch built like a training batch, for checks where there is no public data.
+
+    Floating-point values are random and whole numbers are drawn up to the largest in these records, so that of the
+    training data only its structure, and the range of its labels, is used; the outcome of the checks is all that
+    remains of it.
+    """
+    batch = loader.collate_fn([loader.dataset[i % len(loader.dataset)] for i in range(records)])  # type: ignore[arg-type]
+
+    def stand_in(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if leaf.is_floating_point():
+            return torch.randn_like(leaf)
+        return torch.randint_like(leaf, 0, int(leaf.max()) + 1) if leaf.dtype != torch.bool else leaf
+
+    return replace_leaves(batch, [stand_in(leaf) for leaf in record_leaves(batch)])
+
+
+def check_public_data(public: DataLoader[Any], private: DataLoader[Any]) -> None:
+    """Raises ConfigurationError if public data holds training records, or is built differently from training data."""
+    check_disjoint(public.dataset, private.dataset)
+    check_collate(private, [public.dataset[i % len(public.dataset)] for i in range(8)])  # type: ignore[arg-type]
+    check_same_structure(next(PublicStream(public).batches(2)), private.collate_fn([private.dataset[0]]))
+
+
+def check_disjoint(public: Dataset[Any], private: Dataset[Any]) -> None:
+    """Raises ConfigurationError if the public data is, contains, or shares records with the training data.
+
+    The data sets are followed through Subset and ConcatDataset to the records they hold. Public records that are
+    tensors, arrays or plain values are also compared by content with the training records, labels apart.
+    """
+    shared = {key for key, indices in _sources(public).items() if indices & _sources(private).get(key, set())}
+    if shared:
+        raise ConfigurationError(
+            "The auxiliary data contains training records (both draw on the same data set). Public data must share no "
+            "record with the training data: use other images, e.g. ImageNet with random labels."
+        )
+    contents = {_content(private, i) for i in range(_length(private))}
+    contents.discard(None)
+    for i in range(min(_length(public), RECORDS_COMPARED)):
+        if _content(public, i) in contents:
+            raise ConfigurationError(
+                f"Auxiliary record {i} is a training record (the same content). Public data must share no record with "
+                "the training data: remove it, or use other public data."
+            )
+
+
+def _length(dataset: Dataset[Any]) -> int:
+    return len(dataset) if hasattr(dataset, "__len__") else 0
+
+
+def _sources(dataset: Any) -> dict[int, set[int]]:
+    """Identity of each underlying data set → the indices used of it."""
+    if isinstance(dataset, Subset):
+        inner = _sources(dataset.dataset)
+        if len(inner) == 1:
+            ((key, indices),) = inner.items()
+            ordered = sorted(indices)
+            return {key: {ordered[i] for i in dataset.indices}}
+        return inner
+    if isinstance(dataset, ConcatDataset):
+        merged: dict[int, set[int]] = {}
+        for part in dataset.datasets:
+            for key, indices in _sources(part).items():
+                merged[key] = merged.get(key, set()) | indices
+        return merged
+    wrapped = getattr(dataset, "dataset", None)
+    if isinstance(wrapped, Dataset):
+        return _sources(wrapped)
+    return {id(dataset): set(range(_length(dataset)))}
+
+
+def _content(dataset: Any, index: int) -> bytes | None:
+    """A digest of a record's input, or None where it has no content to compare."""
+    record = dataset[index]
+    value = record[0] if isinstance(record, tuple | list) and record else record
+    if isinstance(value, torch.Tensor):
+        value = (str(value.dtype), tuple(value.shape), value.detach().cpu().contiguous().numpy().tobytes())
+    try:
+        return hashlib.blake2b(pickle.dumps(value), digest_size=16).digest()
+    except Exception:  # anything may be in a data set; what cannot be serialised cannot be compared
+        return None

@@ -1,0 +1,122 @@
+"""Per-sample gradients of a LightningModule's training step, for private and for public records."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.plugins import Precision
+from torch import Tensor
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients import choose_backend, microbatches, untouched
+from lightning_gep.groups import ParameterGroups
+from lightning_gep.poisson_loader import EmptyBatch
+from lightning_gep.public_data import PublicStream
+from lightning_gep.quiet import recorded_logs
+
+
+class StepGradients:
+    """Differentiates `training_step` record by record, a microbatch at a time; nothing it logs gets out.
+
+    With a `seed` everything random inside a step (dropout, public records and their labels) depends on seed and step.
+    """
+
+    def __init__(
+        self, module: LightningModule, precision: Precision, groups: ParameterGroups, microbatch: int, seed: int | None
+    ) -> None:
+        self.module, self.precision, self.groups = module, precision, groups
+        self.microbatch, self.seed = microbatch, seed
+        # float64 sums and norms are needed, and Apple's accelerator has none.
+        device = next(module.parameters()).device
+        self.device = torch.device("cpu") if device.type == "mps" else device
+        self.arguments: tuple[Any, ...] = ()
+        """What Lightning passes to training_step after the batch."""
+
+    def choose_backend(self, public_batch: Any, how: str) -> list[str]:
+        """Bind the way gradients are computed, checked on a public batch; gives the names that training_step logs."""
+        self.arguments = (0,) if self.module.training_step.__code__.co_argcount > 2 else ()
+        with recorded_logs(self.module) as recorder, _train_mode(self.module):
+            self.backend = choose_backend(self.module, self.loss, self.groups, public_batch, how)
+        return recorder.names
+
+    def loss(self, batch: Any) -> Tensor:
+        """The loss of training_step on a batch, under the trainer's precision."""
+        with self.precision.train_step_context():
+            output = self.module.training_step(batch, *self.arguments)
+        loss = output.get("loss") if isinstance(output, Mapping) else output
+        if not isinstance(loss, Tensor):
+            raise ConfigurationError("training_step returned no loss. Return the loss, or a dict with the key 'loss'.")
+        return loss
+
+    def of_private(self, batch: Any) -> Iterator[Tensor]:
+        """Gradients of the records of a batch in microbatches; none for an empty batch."""
+        if isinstance(batch, EmptyBatch):
+            return
+        with recorded_logs(self.module):
+            for microbatch in microbatches(batch, self.microbatch):
+                yield self.backend(microbatch).to(self.device)
+
+    def of_public(
+        self, stream: PublicStream | None, count: int, step: int, to_device: Callable[[Any], Any]
+    ) -> Callable[[], Iterator[Tensor]]:
+        """Sweeps over the gradients of `count` public records, the same ones each time; they leave no trace."""
+        batches: list[Any] = []
+
+        def sweep() -> Iterator[Tensor]:
+            assert stream is not None, "a mechanism with a basis has public data"
+            if not batches:
+                with self.reproducible(step):
+                    batches.extend(stream.batches(count, restart=self.seed is not None))
+            with recorded_logs(self.module), untouched(self.module), _train_mode(self.module):
+                for batch in batches:
+                    for microbatch in microbatches(to_device(batch), self.microbatch):
+                        yield self.backend(microbatch).to(self.device)
+
+        return sweep
+
+    def put(self, gradient: Tensor) -> None:
+        """Make a flat gradient the `.grad` of the parameters."""
+        pieces = self.groups.unflatten(gradient)
+        for name, parameter in self.module.named_parameters():
+            if name in pieces:
+                parameter.grad = pieces[name].to(parameter)
+
+    def log_nonprivate(self, batch: Any) -> None:
+        """Pass on what training_step logs as nonprivate/<name>, from one more forward pass."""
+        if isinstance(batch, EmptyBatch):
+            return
+        with torch.no_grad(), recorded_logs(self.module) as recorder:
+            self.loss(batch)
+        for name, value, settings in recorder.entries:
+            self.module.log(f"nonprivate/{name}", value, **settings)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the flat gradients."""
+        wide = {torch.promote_types(p.dtype, torch.float32) for p in self.module.parameters() if p.requires_grad}
+        return torch.float64 if torch.float64 in wide else torch.float32
+
+    @contextmanager
+    def reproducible(self, step: int) -> Iterator[None]:
+        """With a seed: random numbers inside depend on seed and step, and leave the global state as it was."""
+        if self.seed is None:
+            yield
+            return
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed((self.seed * 1_000_003 + step) % 2**63)
+            yield
+
+
+@contextmanager
+def _train_mode(module: LightningModule) -> Iterator[None]:
+    """The modes the module trains in; Lightning switches to them only when training starts."""
+    modes = [(part, part.training) for part in module.modules()]
+    if not module.training:
+        module.train()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training

@@ -1,0 +1,421 @@
+"""GEPStrategy: the glue between Lightning's hooks and the private core."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import StrategyRegistry
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from lightning_gep.account import PrivacyAccount
+from lightning_gep.errors import ConfigurationError, LedgerError
+from lightning_gep.groups import Grouping, ParameterGroups
+from lightning_gep.mechanism import Diagnostics, gradient_embedding_perturbation
+from lightning_gep.noise import NoNoise, make_noise
+from lightning_gep.plan import PrivacyPlan
+from lightning_gep.poisson_loader import EmptyBatch, PoissonLoader
+from lightning_gep.processes import ProcessStrategy
+from lightning_gep.public_data import PublicStream, check_public_data, find_public_loader, stand_in_batch
+from lightning_gep.release import Clipping
+from lightning_gep.resumption import continued_plan, open_ledger
+from lightning_gep.sampling import PoissonSampler, Secret, seeded_secret
+from lightning_gep.settings import NOTHING_CHOSEN, Auto, CostSettings, PrivacySettings
+from lightning_gep.shared_basis import SharedBasis
+from lightning_gep.step_gradients import StepGradients
+from lightning_gep.subspace import BasisSource, NoSubspace
+from lightning_gep.thresholds import Thresholds, choose_thresholds
+from lightning_gep.validation import SEVERAL_OPTIMIZERS, check_loader, check_module, check_monitors, check_trainer
+from lightning_gep.variants import Split
+
+CHECKPOINT_KEY = "lightning_gep"
+PUBLIC_RECORDS_CHECKED = 64
+ANCHORS_FOR_THRESHOLDS, HELD_OUT_ANCHORS = 500, 200
+
+
+class GEPStrategy(ProcessStrategy):
+    """Makes a Lightning run differentially private, on one device or several.
+
+    The (ε, δ) guarantee is for adding or removing one training record, and covers the weights and everything computed
+    from them. The user's module, loaders and optimizer stay as they are: the train loader is sampled by Poisson, the
+    loss of `training_step` is differentiated record by record, and `p.grad` holds the noisy mean.
+
+    Privacy: `epsilon` (the noise is calibrated) or `noise_multiplier` (the step's σ; 0 and infinite thresholds are
+    allowed and reported as ε = ∞), `delta` (None: the largest power of ten below 1/N), `accountant`, `generator`
+    ("system", "secure", or "seeded" with `seed` for tests, which is not private). Mechanism: `mechanism`, `k`,
+    `clip_embedding`, `clip_residual`, `clip_norm` (GP), `clipping`, `split`, `groups`; "auto" chooses on public data.
+    Basis: `subspace`, `num_anchors`, `refresh_every`, `decay` (tracked), `power_iterations` (power). Cost only:
+    `microbatch_size`, `gradients`. `trust_checkpoint` resumes although the ledger of the run is lost.
+    """
+
+    def __init__(
+        self,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        k: int | Auto = "auto",
+        *,
+        noise_multiplier: float | None = None,
+        accountant: str = "pld",
+        generator: str = "system",
+        seed: int = 0,
+        mechanism: str = "gep",
+        clip_embedding: float | Auto = "auto",
+        clip_residual: float | Auto = "auto",
+        clip_norm: float = 1.0,
+        clipping: Clipping = "separate",
+        split: Split = "optimal",
+        groups: Grouping = "tree",
+        subspace: str = "tracked",
+        num_anchors: int | None = None,
+        refresh_every: int = 1,
+        decay: float = 0.98,
+        power_iterations: int = 1,
+        microbatch_size: int | Auto = "auto",
+        gradients: str = "auto",
+        aux_dataloader: DataLoader[Any] | Callable[[], DataLoader[Any]] | None = None,
+        log_nonprivate: bool = False,
+        trust_checkpoint: bool = False,
+        start_method: str = "popen",
+    ) -> None:
+        super().__init__(start_method=start_method)
+        self.settings = PrivacySettings(
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            accountant=accountant,
+            generator=generator,
+            seed=seed,
+            mechanism=mechanism,
+            k=k,
+            clip_embedding=clip_embedding,
+            clip_residual=clip_residual,
+            clip_norm=clip_norm,
+            clipping=clipping,
+            split=split if isinstance(split, str) else (split[0], split[1]),  # from a config file it comes as a list
+        )
+        self.cost = CostSettings(
+            groups=groups,
+            subspace=subspace,
+            num_anchors=num_anchors,
+            refresh_every=refresh_every,
+            decay=decay,
+            power_iterations=power_iterations,
+            microbatch_size=microbatch_size,
+            gradients=gradients,
+            aux_dataloader=aux_dataloader,
+        )
+        self.log_nonprivate, self.trust_checkpoint = log_nonprivate, trust_checkpoint
+        self.privacy: PrivacyAccount | None = None
+        self._saved: dict[str, Any] | None = None
+        self._saved_in: Path | None = None
+        self._has_train_loader = False
+        self._batch: Any = None
+        self._diagnostics: Diagnostics | None = None
+
+    def __repr__(self) -> str:
+        return f"GEPStrategy(for lightning.pytorch.Trainer, not for pytorch_lightning.Trainer; {self.settings})"
+
+    # Before the first step: everything is checked and calibrated when the trainer hands over the train loader.
+
+    @override
+    def setup(self, trainer: Trainer) -> None:
+        super().setup(trainer)
+        self._has_train_loader = False
+
+    @override
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        try:
+            super().setup_optimizers(trainer)
+        except RuntimeError as error:
+            if "multiple optimizers" not in str(error):
+                raise
+            # Lightning would recommend manual optimisation, in which gradients reach the weights without noise.
+            raise ConfigurationError(SEVERAL_OPTIMIZERS) from error
+
+    @override
+    def process_dataloader(self, dataloader: object) -> object:
+        trainer = self._trainer
+        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking or self._has_train_loader:
+            return dataloader
+        self._has_train_loader = True  # the trainer asks for validation loaders afterwards
+        loader = check_loader(dataloader)
+        check_trainer(trainer)
+        check_module(self._module, self.optimizers)
+        return PoissonLoader(loader, self._prepare(trainer, loader), lambda: trainer.global_step)
+
+    @override
+    def on_train_start(self) -> None:
+        if not isinstance(self._trainer.train_dataloader, PoissonLoader):
+            raise ConfigurationError(
+                "The training data comes from several loaders. Use one DataLoader: combined loaders have no single "
+                "batch to sample."
+            )
+
+    def _prepare(self, trainer: Trainer, loader: DataLoader[Any]) -> PoissonSampler:
+        """Calibrate, choose and open what the steps need; the sampler that takes the place of the loader's own."""
+        records, batch_size = len(loader.dataset), (loader.batch_size or 1) * self.world_size  # type: ignore[arg-type]
+        groups = ParameterGroups.from_module(self._module, self.cost.groups)
+        size = {"num_records": records, "batch_size": batch_size, "num_parameters": groups.num_parameters}
+        an_epoch = -(-len(loader) // self.world_size)
+        steps = planned_steps(trainer, an_epoch)
+        # With no noise at first: mistakes should be found before seconds are spent on public data and calibration.
+        self.settings.plan(NOTHING_CHOSEN, **size, steps=steps, noise_multiplier=0.0)
+        if self.settings.epsilon is not None and steps is None:
+            self.settings.plan(NOTHING_CHOSEN, **size, steps=None)
+        seed = self.settings.seed if self.settings.generator == "seeded" else None
+        microbatch = self.cost.microbatch_for(groups)
+        self._gradients = StepGradients(self._module, self.precision_plugin, groups, microbatch, seed)
+        self._public = self._find_public_data(trainer, loader)
+        logged = self._choose_backend(loader)
+        check_monitors(trainer, logged)
+
+        saved = self._state_to_continue()
+        if saved is None:
+            self._chosen = self._choose_thresholds()
+            plan = self.settings.plan(self._chosen, **size, steps=steps)
+            self.privacy = PrivacyAccount(plan, private=self.settings.private)
+        else:
+            self._chosen = Thresholds(**saved["chosen"])
+            if self.privacy is None:
+                self.privacy = PrivacyAccount.from_state(saved["account"])
+            before = self.privacy.plan
+            noise = self.settings.noise_multiplier
+            noise = before.event.noise_multiplier if noise is None else noise
+            asked = self.settings.plan(self._chosen, **size, steps=before.planned_steps, noise_multiplier=noise)
+            plan = continued_plan(before, asked, self.settings.epsilon)
+            self.privacy.private = self.privacy.private and self.settings.private
+        self._check_ranks_agree(plan)
+        self._open_ledger(self.privacy, saved)
+        self._basis_source = self._make_basis_source(groups, saved)
+        self._noise = make_noise(self.settings.generator, self.settings.seed) if self.is_global_zero else NoNoise()
+        self._announce(plan, logged)
+        # A new secret for every fit, also after a resume: the same on all ranks, and on no disk.
+        secret = Secret(self.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)
+        return PoissonSampler(
+            records,
+            batch_size,
+            secret=secret,
+            steps_per_epoch=an_epoch,
+            rank=self.global_rank,
+            world_size=self.world_size,
+        )
+
+    def _find_public_data(self, trainer: Trainer, loader: DataLoader[Any]) -> PublicStream | None:
+        if not self.settings.uses_basis and self.cost.aux_dataloader is None:
+            return None
+        datamodule = getattr(trainer, "datamodule", None)
+        public = find_public_loader(self.cost.aux_dataloader, datamodule, self._module)
+        check_public_data(public, loader)
+        return PublicStream(public)
+
+    def _choose_backend(self, loader: DataLoader[Any]) -> list[str]:
+        public = self._public
+        batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
+        return self._gradients.choose_backend(self._like_a_training_batch(batch), self.cost.gradients)
+
+    def _choose_thresholds(self) -> Thresholds:
+        """What the user left to "auto", chosen on public records by the first process."""
+        if not self.settings.leaves_choices:
+            return self.settings.fill_in(NOTHING_CHOSEN)
+        chosen = None
+        if self.is_global_zero:
+            k = None if self.settings.k == "auto" else self.settings.k
+            anchors = max(ANCHORS_FOR_THRESHOLDS, k or 0)
+            held_out = torch.cat(list(self._anchors(HELD_OUT_ANCHORS, step=-1)()))
+            fit = self._anchors(anchors, step=-2)
+            chosen = choose_thresholds(fit, held_out, self._gradients.groups.sizes, k=k, num_anchors=anchors)
+        chosen = self.broadcast(chosen)
+        assert chosen is not None
+        return self.settings.fill_in(chosen)
+
+    def _make_basis_source(self, groups: ParameterGroups, saved: dict[str, Any] | None) -> BasisSource:
+        like = torch.zeros(0, dtype=self._gradients.dtype, device=self._gradients.device)
+        if not self.settings.uses_basis:
+            return NoSubspace(groups.num_parameters, like)
+        source = SharedBasis(self.cost.subspace_for(groups.sizes, groups.quotas(self._chosen.k)), self, like.device)
+        source.load_state_dict(saved["subspace"] if saved is not None else None)
+        return source
+
+    def _announce(self, plan: PrivacyPlan, logged: list[str]) -> None:
+        parts = (("embedding", plan.release.embedding), ("residual", plan.release.residual))
+        noise = ", ".join(f"{name}: clip {p.clip:g}, σ {p.sigma:.4g}" for name, p in parts if p is not None)
+        target = "no target" if plan.target_epsilon is None else f"ε = {plan.target_epsilon:g}"
+        rank_zero_info(
+            f"GEPStrategy: {self.settings.mechanism} for {target}, δ = {plan.delta:g} by {plan.accountant}; noise "
+            f"multiplier {plan.event.noise_multiplier:.4g} ({noise}); "
+            + (f"k = {self._chosen.k}; " if self.settings.uses_basis else "")
+            + f"sampling rate {plan.sample_rate:.4g}, {plan.planned_steps or 'any number of'} steps; gradients by "
+            f"{self._gradients.backend.reason}."
+        )
+        if logged and not self.log_nonprivate:
+            rank_zero_info(
+                f"training_step logs {', '.join(logged)}: computed from private records, so not passed on. "
+                "log_nonprivate=True logs it as nonprivate/<name>."
+            )
+        if not self.settings.private:
+            rank_zero_warn(f"generator={self.settings.generator!r} can be repeated: this run is NOT private.")
+        if plan.event.noise_multiplier == 0:
+            rank_zero_warn("There is no noise: this run is NOT private (ε = ∞).")
+
+    # A step.
+
+    @override
+    def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
+        return batch if isinstance(batch, EmptyBatch) else super().batch_to_device(batch, device, dataloader_idx)
+
+    @override
+    def training_step(self, batch: Any, *arguments: Any, **_: Any) -> Tensor:
+        """Keeps the batch for `backward`; the loss is private and does not leave the strategy."""
+        self._batch, self._gradients.arguments = batch, arguments
+        return torch.zeros((), device=self.root_device, requires_grad=True)
+
+    @override
+    def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any) -> Tensor:
+        """Puts the private gradient into p.grad, then lets Lightning fire its hooks on a loss of nothing."""
+        assert self.privacy is not None
+        step, plan = self._trainer.global_step, self.privacy.plan
+        with self._gradients.reproducible(step):
+            gradient, self._diagnostics = gradient_embedding_perturbation(
+                self._anchors(self._anchors_due(), step),
+                self._gradients.of_private(self._batch),
+                subspace=self._basis_source,
+                release=plan.release,
+                noise=self._noise,
+                expected_batch_size=plan.expected_batch_size,
+                step=step,
+                charge=self.privacy.charge,
+                all_reduce=lambda total: self.reduce(total, reduce_op="sum"),
+            )
+        self._gradients.put(gradient)
+        if self.log_nonprivate:
+            self._gradients.log_nonprivate(self._batch)
+        self._batch = None
+        return super().backward(closure_loss, optimizer, *args, **kwargs)
+
+    def _anchors(self, count: int, step: int) -> Any:
+        return self._gradients.of_public(self._public, count, step, self._like_a_training_batch)
+
+    def _like_a_training_batch(self, batch: Any) -> Any:
+        """A public batch with all that Lightning does to a batch before training_step sees it."""
+        batch = self.precision_plugin.convert_input(batch)
+        return self.batch_to_device(self._module.on_before_batch_transfer(batch, dataloader_idx=0))
+
+    def _anchors_due(self) -> int:
+        """Anchors of the next refresh; the first one of a basis that remembers has to fill it."""
+        filling = isinstance(self._basis_source, SharedBasis) and self._basis_source.is_new
+        return (
+            max(self.cost.anchors, self._chosen.k) if filling and self.cost.subspace == "tracked" else self.cost.anchors
+        )
+
+    def diagnostics(self) -> dict[str, float]:
+        """What clipping did at the last step. Functions of private data: not covered by ε."""
+        seen = self._diagnostics
+        if seen is None or float(seen.records) == 0:
+            return {}
+        records, energy = float(seen.records), float(seen.squared_gradient_norms)
+        return {
+            "batch_size": records,
+            "not_finite": float(seen.not_finite),
+            "clipped_embeddings": float(seen.clipped_embeddings) / records,
+            "clipped_residuals": float(seen.clipped_residuals) / records,
+            "gradient_norm": float(seen.gradient_norms) / records,
+            "residual_share": math.sqrt(float(seen.squared_residual_norms) / energy) if energy > 0 else 0.0,
+        }
+
+    # Checkpoints and the ledger.
+
+    @override
+    def teardown(self) -> None:
+        if self.privacy is not None:
+            self.privacy.close_ledger()
+        super().teardown()
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        if self.privacy is not None and self._trainer.state.fn == TrainerFn.FITTING:
+            checkpoint[CHECKPOINT_KEY] = self._state()
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    @override
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
+        saved = checkpoint.get(CHECKPOINT_KEY)
+        if self._trainer.state.fn != TrainerFn.FITTING:
+            if saved is not None and self.privacy is None:
+                self.privacy = PrivacyAccount.from_state(saved["account"])
+            return checkpoint
+        if saved is None:
+            raise ConfigurationError(
+                f"The checkpoint {checkpoint_path} has no privacy state, so its weights may know the training data. "
+                "Resume a checkpoint of a GEPStrategy run; load weights that are public into the module yourself."
+            )
+        self.privacy, self._saved, self._saved_in = None, saved, Path(checkpoint_path)
+        return checkpoint
+
+    def _state(self) -> dict[str, Any]:
+        assert self.privacy is not None
+        source = self._basis_source
+        return {
+            "account": self.privacy.state_dict(),
+            "subspace": source.state_dict() if isinstance(source, SharedBasis) else None,
+            "chosen": dict(vars(self._chosen)),
+            "ledger": None if self.privacy.ledger_path is None else str(self.privacy.ledger_path),
+        }
+
+    def _state_to_continue(self) -> dict[str, Any] | None:
+        """A checkpoint's state, or that of an earlier fit of this strategy: a second fit continues the count."""
+        saved, self._saved = self._saved, None
+        if saved is None and self.privacy is not None and hasattr(self, "_basis_source"):
+            saved = self._state()
+        return saved
+
+    def _open_ledger(self, account: PrivacyAccount, saved: dict[str, Any] | None) -> None:
+        """The first process keeps the ledger; a problem with it stops all of them."""
+        problem: Exception | None = None
+        if self.is_global_zero:
+            folder = Path(self._trainer.default_root_dir) / "privacy"
+            try:
+                open_ledger(account, folder, saved=saved, checkpoint=self._saved_in, trust=self.trust_checkpoint)
+            except (LedgerError, ConfigurationError) as error:
+                problem = error
+        problem = self.broadcast(problem)
+        if problem is not None:
+            raise problem
+        account.steps = self.broadcast(account.steps)
+
+    def _check_ranks_agree(self, plan: PrivacyPlan) -> None:
+        first = self.broadcast(plan.to_state())
+        if first != plan.to_state():
+            raise ConfigurationError(
+                f"Process {self.global_rank} has other privacy settings than process 0: {plan.to_state()} instead of "
+                f"{first}. Start all processes with the same configuration."
+            )
+
+    @property
+    def _module(self) -> LightningModule:
+        assert self.lightning_module is not None
+        return self.lightning_module
+
+    @property
+    def _trainer(self) -> Trainer:
+        return self._module.trainer
+
+
+def planned_steps(trainer: Trainer, batches_an_epoch: int) -> int | None:
+    """The number of steps of the whole run, or None if it has no end."""
+    limit = trainer.limit_train_batches
+    an_epoch = int(limit * batches_an_epoch) if isinstance(limit, float) else min(limit, batches_an_epoch)
+    ends = [trainer.max_steps] if trainer.max_steps > 0 else []
+    if trainer.max_epochs is not None and trainer.max_epochs > 0:
+        ends.append(trainer.max_epochs * an_epoch)
+    return min(ends) if ends else None
+
+
+StrategyRegistry.register("gep", GEPStrategy, description="Differentially private training by GEP, ε = 8", epsilon=8.0)

@@ -1,0 +1,183 @@
+"""What cannot be trained privately is refused here, in words, before training starts."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch.optim import LBFGS, Optimizer
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.batches import batch_size, record_leaves, take
+
+SEVERAL_OPTIMIZERS = (
+    "configure_optimizers returns several optimizers; one private gradient can serve one. Return a single optimizer "
+    "(it may have several parameter groups)."
+)
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """Raises ConfigurationError for trainer settings under which the accounting would not hold."""
+    settings: Any = trainer  # Lightning sets some of these where type checkers do not see it
+    if trainer.accumulate_grad_batches > 1:
+        raise ConfigurationError(
+            f"accumulate_grad_batches={trainer.accumulate_grad_batches} would put a record into one update more than "
+            "once. Use accumulate_grad_batches=1 and a larger batch_size; the strategy's microbatch_size limits memory."
+        )
+    if settings.overfit_batches:
+        raise ConfigurationError(
+            f"overfit_batches={settings.overfit_batches} takes the same records at every step, which is not Poisson "
+            "sampling. Set overfit_batches=0, and try the model on public data instead."
+        )
+    if settings.reload_dataloaders_every_n_epochs:
+        raise ConfigurationError(
+            f"reload_dataloaders_every_n_epochs={settings.reload_dataloaders_every_n_epochs} could change the training "
+            "data during a run, whose size N the guarantee rests on. Set it to 0."
+        )
+    if str(trainer.precision).startswith("16"):
+        raise ConfigurationError(
+            f"precision={trainer.precision!r} scales the loss, which per-sample clipping cannot see. "
+            "Use precision='bf16-mixed' or '32-true'."
+        )
+
+
+def check_module(module: LightningModule, optimizers: list[Optimizer]) -> None:
+    """Raises ConfigurationError for modules whose updates the strategy would not see or would see twice."""
+    if not module.automatic_optimization:
+        raise ConfigurationError(
+            "automatic_optimization=False: with manual optimisation gradients would reach the weights without noise. "
+            "Let Lightning run the optimizer (remove that line, return the loss from training_step)."
+        )
+    if len(optimizers) != 1:
+        raise ConfigurationError(SEVERAL_OPTIMIZERS)
+    optimizer = optimizers[0]
+    if isinstance(optimizer, LBFGS):
+        raise ConfigurationError(
+            "LBFGS evaluates the loss several times a step, and every evaluation would be a release of its own. "
+            "Use SGD or Adam."
+        )
+    hooked = [name for name, p in module.named_parameters() if p._backward_hooks]
+    if hooked:
+        raise ConfigurationError(
+            f"Hooks on the gradients of {', '.join(hooked[:3])}{', …' if len(hooked) > 3 else ''} would see them "
+            "before the noise. Remove them; with W&B call watch(model, log='parameters'), not 'gradients' or 'all'."
+        )
+
+
+def check_loader(loader: Any) -> DataLoader[Any]:
+    """The train loader, if Poisson sampling can stand in for the way it samples."""
+    if not isinstance(loader, DataLoader):
+        raise ConfigurationError(
+            f"The train loader is a {type(loader).__name__}. Use one torch.utils.data.DataLoader over a data set with "
+            "a length; combined loaders have no single batch to sample."
+        )
+    if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
+        raise ConfigurationError(
+            f"The training data is a {type(loader.dataset).__name__}, which cannot be sampled by index. Use a data set "
+            "with __getitem__ and __len__: Poisson sampling draws every record with the same known probability."
+        )
+    if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
+        raise ConfigurationError(
+            f"The train loader has its own batch sampler ({type(loader.batch_sampler).__name__}). Use "
+            "DataLoader(..., batch_size=...): the strategy draws the batches itself."
+        )
+    sampler = loader.sampler
+    uniform = isinstance(sampler, SequentialSampler | DistributedSampler) or (
+        isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == len(loader.dataset)
+    )
+    if not uniform or type(sampler).__name__ == "DistributedSamplerWrapper":
+        raise ConfigurationError(
+            f"The train loader samples by {type(sampler).__name__}, which does not draw every record with the same "
+            "probability. Use shuffle=True; weights belong into the loss, as a factor per record."
+        )
+    return loader
+
+
+def check_collate(loader: DataLoader[Any], public_records: list[Any]) -> None:
+    """Raises ConfigurationError if the collate function mixes records, tried on public ones.
+
+    The first row of collate([a, b, …]) must not change when the other records do, with the same random numbers.
+    """
+    if loader.collate_fn is default_collate or len(public_records) < 4:
+        return
+    half = len(public_records) // 2
+    first, rest, others = public_records[0], public_records[1:half], public_records[half : 2 * half - 1]
+    batches = []
+    for companions in (rest, others):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            try:
+                batches.append(loader.collate_fn([first, *companions]))
+            except Exception as error:
+                raise ConfigurationError(
+                    f"The train loader's collate function does not accept the public records "
+                    f"({type(error).__name__}: {error}). Give the auxiliary data the structure of the training data."
+                ) from error
+    rows = [record_leaves(take(batch, slice(0, 1))) for batch in batches]
+    if batch_size(batches[0]) != half or not all(_same(a, b) for a, b in zip(*rows, strict=True)):
+        raise ConfigurationError(
+            "The train loader's collate function mixes records (like MixUp or CutMix): one record would be in several "
+            "gradients. Move it before batching, within each record, or remove it."
+        )
+
+
+def check_same_structure(public_batch: Any, private_structure: Any) -> None:
+    """Raises ConfigurationError if auxiliary batches are built differently from training batches."""
+    if structure(public_batch) != structure(private_structure):
+        raise ConfigurationError(
+            f"Auxiliary batches are {describe(public_batch)}, but training batches are {describe(private_structure)}. "
+            "Give the auxiliary data the structure of the training data; RandomLabels(dataset, num_classes) adds them."
+        )
+
+
+def structure(batch: Any) -> Any:
+    """Containers, and type and number of dimensions of the tensors in them; sizes may differ, as those of texts do."""
+    if isinstance(batch, torch.Tensor):
+        return batch.dtype, batch.dim()
+    if isinstance(batch, dict):
+        return {key: structure(value) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        plain = batch and all(isinstance(item, str | int | float) for item in batch)
+        return type(batch[0]) if plain else [structure(item) for item in batch]
+    return type(batch)
+
+
+def describe(batch: Any) -> str:
+    """The structure of a batch in words: containers, and shape and type of a record's tensors."""
+    if isinstance(batch, torch.Tensor):
+        return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape[1:])}"
+    if isinstance(batch, dict):
+        return "{" + ", ".join(f"{key!r}: {describe(value)}" for key, value in sorted(batch.items(), key=str)) + "}"
+    if isinstance(batch, list | tuple):
+        if batch and all(isinstance(item, str | int | float) for item in batch):
+            return f"a list of {type(batch[0]).__name__}"
+        return "(" + ", ".join(describe(item) for item in batch) + ")"
+    return type(batch).__name__
+
+
+def check_monitors(trainer: Trainer, not_private: Iterable[str]) -> None:
+    """Raises ConfigurationError if a callback or scheduler decides by a value that is not private."""
+    names = set(not_private)
+    deciders = [(type(callback).__name__, getattr(callback, "monitor", None)) for callback in trainer.callbacks]  # type: ignore[attr-defined]
+    deciders += [(type(c.scheduler).__name__, c.monitor) for c in trainer.lr_scheduler_configs if c.reduce_on_plateau]
+    for who, monitor in deciders:
+        if monitor and (monitor in names or any(monitor.startswith(f"{name}_") for name in names)):
+            raise ConfigurationError(
+                f"{who} monitors {monitor!r}, which training_step computes from private records: what it decides would "
+                "leak them. Monitor a value from validation_step on data that is not private, or none."
+            )
+        if monitor and monitor.startswith("nonprivate/"):
+            raise ConfigurationError(f"{who} monitors {monitor!r}, which is not private. Monitor a validation value.")
+
+
+def _same(first: Any, second: Any) -> bool:
+    return torch.equal(first, second) if isinstance(first, torch.Tensor) else first == second

@@ -1,0 +1,102 @@
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger
+
+from lightning_gep.callbacks import PrivacyBudget, PrivacyMonitor
+from lightning_gep.errors import ConfigurationError
+from tests.toys import Classifier, loader, strategy, trainer
+
+
+def logged_names(directory):
+    (path,) = directory.rglob("metrics.csv")
+    return set(path.read_text().splitlines()[0].split(",")), path.read_text()
+
+
+def fitted(tmp_path, using, callbacks, **settings):
+    fit = trainer(
+        tmp_path, using, callbacks=callbacks, logger=CSVLogger(tmp_path), log_every_n_steps=1, max_steps=5, **settings
+    )
+    fit.fit(Classifier(), loader(), loader(shuffle=False))
+    return fit
+
+
+def test_the_monitor_logs_the_privacy_state_and_nothing_private(tmp_path):
+    fit = fitted(tmp_path, strategy(epsilon=5.0), [PrivacyMonitor()])
+    names, _ = logged_names(tmp_path)
+    expected = {"epsilon", "delta", "noise_multiplier", "steps", "remaining_epsilon", "private"}
+    assert {name.removeprefix("privacy/") for name in names if name.startswith("privacy/")} == expected
+    assert {name for name in names if not name.startswith("privacy/")} == {"epoch", "step", "val/accuracy"}
+    assert float(fit.callback_metrics["privacy/epsilon"]) == pytest.approx(fit.strategy.privacy.epsilon())
+    assert "privacy/epsilon" in fit.progress_bar_metrics
+
+
+def test_what_training_step_logs_is_dropped_unless_asked_for_and_then_named(tmp_path):
+    fitted(tmp_path / "quiet", strategy(), [])
+    assert "train" not in logged_names(tmp_path / "quiet")[1]
+    fitted(tmp_path / "loud", strategy(log_nonprivate=True), [PrivacyMonitor()])
+    names, _ = logged_names(tmp_path / "loud")
+    assert "nonprivate/train/loss" in names
+    assert "train/loss" not in names
+    assert {f"nonprivate/{name}" for name in ("gradient_norm", "clipped_embeddings", "residual_share")} <= names
+
+
+class Spy(Callback):
+    def __init__(self):
+        self.losses = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.losses.append(float(outputs["loss"]))
+
+
+def test_the_private_loss_reaches_no_callback(tmp_path):
+    spy = Spy()
+    fitted(tmp_path, strategy(), [spy])
+    assert spy.losses == [0.0] * 5
+
+
+def test_the_budget_ends_the_run_cleanly(tmp_path):
+    used = strategy(noise_multiplier=1.0)
+    fit = trainer(tmp_path, used, callbacks=[PrivacyBudget(6.0)], max_epochs=50)
+    fit.fit(Classifier(), loader())
+    assert 0 < used.privacy.steps < 250
+    assert used.privacy.epsilon() <= 6.0
+    assert not used.privacy.allows_another_step(6.0)
+
+
+def test_the_budget_of_the_strategy_needs_no_number(tmp_path):
+    used = strategy(epsilon=5.0)
+    fit = trainer(tmp_path, used, callbacks=[PrivacyBudget()], max_epochs=2)
+    fit.fit(Classifier(), loader())
+    fit.fit_loop.max_epochs = 9
+    fit.fit(Classifier(), loader())
+    assert used.privacy.steps == 10, "the second fit found the budget used up and ended without an error"
+
+
+@pytest.mark.parametrize("callback", [PrivacyMonitor, PrivacyBudget])
+def test_without_the_strategy_they_say_so(tmp_path, callback):
+    fit = trainer(tmp_path, "auto", callbacks=[callback()], max_steps=1)
+    with pytest.raises(ConfigurationError, match=f"{callback.__name__} needs a private run"):
+        fit.fit(Classifier(), loader())
+
+
+def test_metrics_of_torchmetrics_inside_training_step_work(tmp_path):
+    from torchmetrics.classification import MulticlassAccuracy
+
+    class WithMetric(Classifier):
+        def __init__(self):
+            super().__init__()
+            self.accuracy = MulticlassAccuracy(3)
+
+        def training_step(self, batch, batch_idx):
+            x, y = batch
+            self.accuracy(self(x), y)
+            self.log("train/accuracy", self.accuracy, on_step=False, on_epoch=True)
+            return torch.nn.functional.cross_entropy(self(x), y)
+
+    for log_nonprivate in (False, True):
+        fit = trainer(tmp_path, strategy(log_nonprivate=log_nonprivate), max_steps=5)
+        fit.fit(WithMetric(), loader())
+        assert fit.strategy.privacy.steps == 5
+        assert ("nonprivate/train/accuracy" in fit.callback_metrics) is log_nonprivate
+        assert "train/accuracy" not in fit.callback_metrics

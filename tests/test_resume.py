@@ -1,0 +1,301 @@
+"""Checkpoints, resumes and kills: the count never falls, the draws never repeat, the seeded run repeats exactly."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
+from lightning_gep.ledger import read
+from tests.toys import Classifier, loader, strategy, trainer, weights
+
+ROOT = Path(__file__).parents[1]
+STEPS = 8
+
+
+def module():
+    def step(optimizer):
+        return {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 3), "interval": "step"}
+
+    return Classifier(lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9), step)
+
+
+def every_step(directory, **settings):
+    return ModelCheckpoint(directory, "{step}", save_top_k=-1, every_n_train_steps=1, **settings)
+
+
+def run(directory, using, steps=STEPS, checkpoint=None, callbacks=(), **settings):
+    trained = module()
+    enabled = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
+    fit = trainer(
+        directory,
+        using,
+        max_steps=steps,
+        callbacks=list(callbacks),
+        enable_checkpointing=enabled,
+        max_epochs=-1,
+        **settings,
+    )
+    fit.fit(trained, loader(), ckpt_path=checkpoint)
+    return trained, fit
+
+
+@pytest.mark.parametrize("mechanism", ["gep", "gp"])
+def test_a_seeded_run_resumes_bit_for_bit_from_every_step(tmp_path, mechanism):
+    unbroken, _ = run(tmp_path, strategy(mechanism=mechanism), callbacks=[every_step(tmp_path / "all")])
+    for step in range(1, STEPS):
+        checkpoint = tmp_path / "all" / f"step={step}.ckpt"
+        resumed, fit = run(tmp_path, strategy(mechanism=mechanism), checkpoint=checkpoint)
+        assert torch.equal(weights(resumed), weights(unbroken)), f"resumed after step {step}"
+        assert fit.global_step == STEPS
+
+
+class Draws(Callback):
+    def __init__(self):
+        self.batches, self.gradients = [], []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.batches.append(batch)
+
+    def on_after_backward(self, trainer, pl_module):
+        self.gradients.append(torch.cat([p.grad.reshape(-1).clone() for p in pl_module.parameters()]))
+
+
+def test_two_resumes_from_one_checkpoint_draw_different_batches_and_noise(tmp_path):
+    run(tmp_path, strategy(generator="system"), steps=3, callbacks=[every_step(tmp_path / "all")])
+    seen = []
+    for _ in range(2):
+        draws = Draws()
+        checkpoint = tmp_path / "all" / "step=3.ckpt"
+        _, _fit = run(tmp_path, strategy(generator="system"), checkpoint=checkpoint, callbacks=[draws])
+        seen.append(draws)
+    for a, b in zip(seen[0].gradients, seen[1].gradients, strict=True):
+        assert not torch.equal(a, b)
+    same = [
+        a[0].shape == b[0].shape and torch.equal(a[0], b[0]) for a, b in zip(*(d.batches for d in seen), strict=True)
+    ]
+    assert not any(same)
+
+
+def test_steps_lost_in_a_crash_are_counted_and_run_again(tmp_path):
+    _, _first = run(tmp_path, strategy(generator="system"), steps=6, callbacks=[every_step(tmp_path / "all")])
+    checkpoint = tmp_path / "all" / "step=2.ckpt"
+    _, second = run(tmp_path, strategy(generator="system"), steps=6, checkpoint=checkpoint)
+    assert second.global_step == 6
+    assert second.strategy.privacy.steps == 6 + 4
+
+
+def test_lost_steps_shorten_a_run_with_a_target(tmp_path):
+    settings = {"epsilon": 6.0, "generator": "system"}
+    _, _first = run(tmp_path, strategy(**settings), steps=6, callbacks=[every_step(tmp_path / "all")])
+    with pytest.raises(BudgetExhaustedError):
+        run(tmp_path, strategy(**settings), steps=6, checkpoint=tmp_path / "all" / "step=4.ckpt")
+
+
+def test_a_longer_training_keeps_its_noise_and_ends_at_the_budget(tmp_path):
+    _, first = run(tmp_path, strategy(epsilon=6.0), steps=4, callbacks=[every_step(tmp_path / "all")])
+    noise = first.strategy.privacy.noise_multiplier
+    used = strategy(epsilon=6.0)
+    with pytest.raises(BudgetExhaustedError):
+        run(tmp_path, used, steps=20, checkpoint=tmp_path / "all" / "step=4.ckpt")
+    assert used.privacy.noise_multiplier == noise
+
+
+def test_weights_only_checkpoints_keep_the_privacy_state(tmp_path):
+    callback = every_step(tmp_path / "all", save_weights_only=True)
+    _, fit = run(tmp_path, strategy(), steps=2, callbacks=[callback])
+    saved = torch.load(tmp_path / "all" / "step=2.ckpt", weights_only=True)["lightning_gep"]
+    assert saved["account"]["steps"] == 2
+    assert saved["account"]["run_id"] == fit.strategy.privacy.run_id
+    alone = trainer(tmp_path, strategy())
+    alone.validate(module(), loader(shuffle=False), ckpt_path=tmp_path / "all" / "step=2.ckpt", verbose=False)
+    assert alone.strategy.privacy.epsilon() == fit.strategy.privacy.epsilon()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"noise_multiplier": 2.0}, "release: "),
+        ({"delta": 1e-4}, "delta: 0.001 → 0.0001"),
+        ({"clip_embedding": 3.0}, "release: "),
+        ({"clipping": "joint"}, "release: "),
+        ({"mechanism": "bgep"}, "release: "),
+        ({"accountant": "pld"}, "accountant: rdp → pld"),
+        ({"epsilon": 3.0, "noise_multiplier": None}, "target_epsilon: None → 3.0"),
+    ],
+)
+def test_changing_a_privacy_setting_is_an_error_that_says_which(tmp_path, change, named):
+    run(tmp_path, strategy(), steps=2, callbacks=[every_step(tmp_path / "all")])
+    with pytest.raises(ConfigurationError, match=f"differ from those of the checkpoint .*{named}"):
+        run(tmp_path, strategy(**change), checkpoint=tmp_path / "all" / "step=2.ckpt")
+
+
+def test_what_costs_no_privacy_may_change(tmp_path):
+    _, _first = run(tmp_path, strategy(), steps=2, callbacks=[every_step(tmp_path / "all")])
+    used = strategy(microbatch_size=3, gradients="loop", refresh_every=4)
+    run(tmp_path, used, steps=4, checkpoint=tmp_path / "all" / "step=2.ckpt")
+    assert used.privacy.steps == 4
+
+
+def test_a_missing_ledger_is_an_error_with_an_explicit_override(tmp_path):
+    _, _first = run(tmp_path, strategy(), steps=2, callbacks=[every_step(tmp_path / "all")])
+    next((tmp_path / "privacy").glob("*.ledger")).unlink()
+    checkpoint = tmp_path / "all" / "step=2.ckpt"
+    with pytest.raises(LedgerError, match=r"of this run is missing.*trust_checkpoint=True"):
+        run(tmp_path, strategy(), checkpoint=checkpoint)
+    used = strategy(trust_checkpoint=True)
+    run(tmp_path, used, steps=3, checkpoint=checkpoint)
+    assert used.privacy.steps == 3
+
+
+def test_a_run_that_was_moved_finds_its_ledger(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    _, _first = run(old, strategy(), steps=3, callbacks=[every_step(old / "checkpoints")])
+    old.rename(new)
+    used = strategy()
+    run(tmp_path / "elsewhere", used, steps=4, checkpoint=new / "checkpoints" / "step=2.ckpt")
+    assert used.privacy.steps == 3 + 2
+
+
+def test_a_checkpoint_without_privacy_state_is_refused(tmp_path):
+    plain = trainer(tmp_path, "auto", max_steps=2, callbacks=[every_step(tmp_path / "all")], enable_checkpointing=True)
+    plain.fit(module(), loader())
+    with pytest.raises(ConfigurationError, match="has no privacy state, so its weights may know the training data"):
+        run(tmp_path, strategy(), checkpoint=tmp_path / "all" / "step=2.ckpt")
+
+
+def test_no_file_of_a_run_contains_the_sampling_secret(tmp_path, monkeypatch):
+    from lightning_gep import strategy as strategy_module
+    from tests.test_secret import found_in
+
+    secrets = []
+
+    class Watched(strategy_module.Secret):
+        def __init__(self, value=None):
+            super().__init__(value)
+            secrets.append(self)
+
+    monkeypatch.setattr(strategy_module, "Secret", Watched)
+    run(tmp_path, strategy(generator="system"), steps=3, callbacks=[every_step(tmp_path / "all")])
+    assert secrets
+    assert list(tmp_path.rglob("*.ckpt"))
+    for secret in secrets:
+        assert found_in(tmp_path, secret) == []
+
+
+# Kills. The child raises a counter in shared memory at each draw of noise; the ledger must never be below it.
+
+CHILD = """
+import mmap, os, signal, struct, sys, time
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from lightning_gep import account, ledger, noise
+from tests.test_resume import every_step, run
+from tests.toys import strategy
+
+directory, witness_path, kill_at, moment, checkpoint = sys.argv[1:6]
+file = open(witness_path, "r+b")
+witness = mmap.mmap(file.fileno(), 8)
+count = {"releases": 0}
+
+def die(at):
+    if moment == at and count["releases"] == int(kill_at):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class Witness(noise.SystemNoise):
+    def normal(self, size, *, step, part, device):
+        die("before noise")
+        if part == "embedding":
+            struct.pack_into("q", witness, 0, struct.unpack_from("q", witness, 0)[0] + 1)
+        drawn = super().normal(size, step=step, part=part, device=device)
+        die("after noise")
+        return drawn
+
+noise.SystemNoise = Witness
+record = ledger.Ledger.record
+
+def recorded(self, event, step):
+    count["releases"] += 1
+    die("before ledger")
+    record(self, event, step)
+    die("after ledger")
+
+ledger.Ledger.record = recorded
+step = torch.optim.SGD.step
+
+def stepped(self, closure=None):
+    result = step(self, closure)
+    die("after update")
+    return result
+
+torch.optim.SGD.step = stepped
+print("ready", flush=True)
+run(directory, strategy(generator="system"), steps=400, checkpoint=checkpoint or None,
+    callbacks=[every_step(Path(directory) / "all", save_last=True)])
+"""
+
+
+def start(tmp_path, kill_at=0, moment="never", checkpoint=""):
+    script, witness = tmp_path / "child.py", tmp_path / "witness"
+    script.write_text(CHILD)
+    if not witness.exists():
+        witness.write_bytes(bytes(8))
+    command = [sys.executable, script, tmp_path, witness, str(kill_at), moment, checkpoint]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def witnessed(tmp_path):
+    return int.from_bytes((tmp_path / "witness").read_bytes(), "little")
+
+
+def in_ledger(tmp_path):
+    (path,) = (tmp_path / "privacy").glob("*.ledger")
+    return len(read(path).releases)
+
+
+@pytest.mark.parametrize("moment", ["before ledger", "after ledger", "before noise", "after noise", "after update"])
+def test_a_kill_at_any_point_of_a_step_never_hides_a_release(tmp_path, moment):
+    assert start(tmp_path, kill_at=3, moment=moment).wait(120) == -signal.SIGKILL
+    draws = witnessed(tmp_path)
+    assert draws == (2 if moment in ("before ledger", "after ledger", "before noise") else 3)
+    assert in_ledger(tmp_path) >= draws
+    checkpoint = tmp_path / "all" / "step=2.ckpt"
+    used = strategy(generator="system")
+    run(tmp_path, used, steps=4, checkpoint=checkpoint)
+    assert used.privacy.steps >= draws + 2
+
+
+def test_kills_at_random_moments_never_hide_a_release(tmp_path):
+    """One run, killed over and over and resumed each time from its newest checkpoint."""
+    chance, during = random.Random(0), 0
+    for attempt in range(22):
+        before = witnessed(tmp_path) if attempt else 0
+        newest = max((tmp_path / "all").glob("step=*.ckpt"), key=os.path.getmtime, default=None) if attempt else None
+        child = start(tmp_path, checkpoint=str(newest or ""))
+        child.stdout.readline()
+        deadline = time.monotonic() + 60
+        # Every fifth kill may come before the first step, but not before there is something to resume from.
+        while time.monotonic() < deadline and (
+            (attempt % 5 and witnessed(tmp_path) == before) or not (tmp_path / "all").exists()
+        ):
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.15))
+        child.kill()
+        child.wait()
+        during += before < witnessed(tmp_path) < 400 * (attempt + 1)
+        if (tmp_path / "privacy").exists():
+            assert in_ledger(tmp_path) >= witnessed(tmp_path)
+    assert during >= 15, "most kills have to land between the first and the last step"
+    newest = max((tmp_path / "all").glob("step=*.ckpt"), key=os.path.getmtime)
+    used = strategy(generator="system")
+    run(tmp_path, used, steps=torch.load(newest, weights_only=True)["global_step"] + 1, checkpoint=newest)
+    assert used.privacy.steps >= witnessed(tmp_path) + 1

@@ -1,0 +1,299 @@
+"""Every refusal: what, which, what to do; and nothing has been spent when it comes."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.utilities import CombinedLoader
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
+
+from lightning_gep.errors import ConfigurationError
+from tests.toys import Classifier, loader, public_loader, records, strategy, trainer
+
+
+def refusal(tmp_path, message, module=None, data=None, using=None, **settings):
+    used = using or strategy()
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(tmp_path, used, **settings).fit(module or Classifier(), data or loader())
+    assert used.privacy is None or used.privacy.steps == 0
+    assert not list(tmp_path.rglob("*.ledger")), "nothing was begun"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"accumulate_grad_batches": 4}, r"accumulate_grad_batches=4 .* microbatch_size"),
+        ({"overfit_batches": 2}, r"overfit_batches=2 .* overfit_batches=0"),
+        ({"reload_dataloaders_every_n_epochs": 1}, r"reload_dataloaders_every_n_epochs=1 .* Set it to 0"),
+    ],
+)
+def test_trainer_settings(tmp_path, settings, message):
+    refusal(tmp_path, message, **settings)
+
+
+def test_half_precision_with_a_scaler(tmp_path, monkeypatch):
+    from lightning_gep.validation import check_trainer
+
+    fit = trainer(tmp_path, "auto")
+    monkeypatch.setattr(type(fit), "precision", property(lambda self: "16-mixed"))
+    with pytest.raises(ConfigurationError, match=r"precision='16-mixed' scales the loss.*bf16-mixed"):
+        check_trainer(fit)
+
+
+def test_no_end_of_training(tmp_path):
+    message = "epsilon=4.0 cannot be calibrated without an end of training. Set max_epochs or max_steps"
+    refusal(tmp_path, message, using=strategy(epsilon=4.0), max_epochs=-1)
+
+
+class Manual(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class TwoOptimizers(Classifier):
+    def configure_optimizers(self):
+        return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.hidden, self.out)]
+
+
+class WithBatchNorm(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5)
+
+    def forward(self, x):
+        return self.out(self.norm(self.hidden(x)))
+
+
+class Counting(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(6))
+
+    def training_step(self, batch, batch_idx):
+        with torch.no_grad():
+            self.seen.add_(batch[0].mean(0))
+        return super().training_step(batch, batch_idx)
+
+
+class Contrastive(Classifier):
+    def training_step(self, batch, batch_idx):
+        z = nn.functional.normalize(self(batch[0]), dim=1)
+        return nn.functional.cross_entropy(z @ z.T, torch.arange(len(z)))
+
+
+class Summed(Classifier):
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self(batch[0]), batch[1], reduction="sum")
+
+
+class Hooked(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.hidden.weight.register_hook(lambda gradient: None)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (Manual, r"automatic_optimization=False: with manual optimisation"),
+        (TwoOptimizers, r"configure_optimizers returns several optimizers"),
+        (lambda: Classifier(lambda params: torch.optim.LBFGS(params)), r"LBFGS evaluates the loss several times"),
+        (WithBatchNorm, r"BatchNorm mixes them: norm\. Replace it by nn\.GroupNorm"),
+        (Counting, r"training_step changes seen: .* released without noise"),
+        (Contrastive, r"depends on the other records in its batch"),
+        (Summed, r"a loss that is summed over the batch.*reduction='mean'"),
+        (Hooked, r"Hooks on the gradients of hidden\.weight would see them before the noise.*W&B"),
+    ],
+)
+def test_modules(tmp_path, module, message):
+    refusal(tmp_path, message, module=module())
+
+
+def test_frozen_batch_norm_is_fine(tmp_path):
+    module = WithBatchNorm()
+    module.norm.requires_grad_(False).eval()
+    fit = trainer(tmp_path, strategy(), max_steps=2)
+    fit.fit(module, loader())
+    assert fit.strategy.privacy.steps == 2
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(records())
+
+
+def weighted():
+    return WeightedRandomSampler(torch.ones(60).tolist(), 60)
+
+
+def mixup(items):
+    x, y = default_collate(items)
+    return x + x.roll(1, 0), y
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (lambda: DataLoader(Stream(), batch_size=12), r"training data is a Stream, which cannot be sampled by index"),
+        (lambda: loader(sampler=weighted(), shuffle=False), r"samples by WeightedRandomSampler.*Use shuffle=True"),
+        (
+            lambda: loader(sampler=RandomSampler(records(), replacement=True), shuffle=False),
+            r"samples by RandomSampler, which does not draw every record with the same",
+        ),
+        (
+            lambda: DataLoader(records(), batch_sampler=BatchSampler(weighted(), 12, False)),
+            r"samples by WeightedRandomSampler|its own batch sampler",
+        ),
+        (
+            lambda: CombinedLoader({"a": loader(), "b": loader()}),
+            r"comes from several loaders. Use one DataLoader",
+        ),
+        (lambda: loader(collate_fn=mixup), r"collate function mixes records \(like MixUp or CutMix\)"),
+        (lambda: loader(batch_size=61), r"expected batch size 61 is above the number of records 60"),
+    ],
+)
+def test_train_loaders(tmp_path, data, message):
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(tmp_path, strategy()).fit(Classifier(), data())
+
+
+def three_parts():
+    x, y = records(seed=9).tensors
+    return DataLoader(TensorDataset(x, x, y), batch_size=10)
+
+
+@pytest.mark.parametrize(
+    ("public", "message"),
+    [
+        (three_parts, r"Auxiliary batches are \(.*\), but training batches are \(float32\[6\], int64\[\]\)"),
+        (lambda: [1, 2], r"aux_dataloader gave a list. Return a torch.utils.data.DataLoader"),
+        (lambda: loader(), r"Auxiliary record 0 is a training record \(the same content\)"),
+    ],
+)
+def test_public_data(tmp_path, public, message):
+    refusal(tmp_path, message, using=strategy(aux_dataloader=public()))
+
+
+def test_no_public_data(tmp_path):
+    message = r"There is no public auxiliary data.*aux_dataloader\(\).*mechanism='gp'"
+    refusal(tmp_path, message, using=strategy(aux_dataloader=None))
+
+
+def test_public_data_that_is_part_of_the_training_data(tmp_path):
+    everything = records()
+    for public in (
+        everything,
+        Subset(everything, [3, 4, 5]),
+        ConcatDataset([records(seed=5), Subset(everything, [7])]),
+        Subset(Subset(everything, range(10, 30)), [0, 1]),
+    ):
+        private = DataLoader(everything, batch_size=12)
+        used = strategy(aux_dataloader=DataLoader(public, batch_size=2))
+        message = r"auxiliary data contains training records \(both draw on the same data set\)"
+        refusal(tmp_path, message, using=used, data=private)
+
+
+def test_another_part_of_the_same_data_set_is_fine(tmp_path):
+    everything = records(100)
+    private = DataLoader(Subset(everything, range(60)), batch_size=12)
+    used = strategy(aux_dataloader=DataLoader(Subset(everything, range(60, 100)), batch_size=20))
+    trainer(tmp_path, used, max_steps=1).fit(Classifier(), private)
+    assert used.privacy.steps == 1
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        lambda: EarlyStopping("train/loss"),
+        lambda: ModelCheckpoint(monitor="train/loss"),
+        lambda: ModelCheckpoint(monitor="train/loss_epoch"),
+        lambda: EarlyStopping("nonprivate/train/loss"),
+    ],
+)
+def test_callbacks_that_decide_by_private_values(tmp_path, callback):
+    decider = callback()
+    enabled = isinstance(decider, ModelCheckpoint)
+    message = r"(EarlyStopping|ModelCheckpoint) monitors '.*train/loss.*'"
+    refusal(tmp_path, message, callbacks=[decider], enable_checkpointing=enabled)
+
+
+def test_schedulers_that_decide_by_private_values(tmp_path):
+    def plateau(optimizer):
+        return {"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer), "monitor": "train/loss"}
+
+    refusal(tmp_path, r"ReduceLROnPlateau monitors 'train/loss'", module=Classifier(scheduler=plateau))
+
+
+def test_callbacks_that_decide_by_validation_values_are_fine(tmp_path):
+    fit = trainer(tmp_path, strategy(), callbacks=[EarlyStopping("val/accuracy")])
+    fit.fit(Classifier(), loader(), loader(shuffle=False))
+    assert fit.strategy.privacy.steps == 10
+
+
+def test_the_other_namespace_is_named(tmp_path):
+    script = (
+        "import sys; import pytorch_lightning; from lightning_gep.strategy import GEPStrategy\n"
+        "pytorch_lightning.Trainer(strategy=GEPStrategy(epsilon=1.0), logger=False)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode != 0
+    assert "for lightning.pytorch.Trainer, not for pytorch_lightning.Trainer" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epsilon": 1.0, "noise_multiplier": 1.0}, r"exactly one of epsilon and noise_multiplier"),
+        ({}, r"exactly one of epsilon and noise_multiplier, but got epsilon=None"),
+        ({"epsilon": 1.0, "mechanism": "pate"}, r"mechanism='pate' is not known"),
+        ({"epsilon": 1.0, "k": 0}, r"k must be a whole number above 0, but it is 0"),
+        ({"epsilon": 1.0, "clip_embedding": 0.0}, r"clip_embedding must be a number above 0"),
+        ({"epsilon": 1.0, "subspace": "pca"}, r"subspace='pca' is not known"),
+        ({"epsilon": 1.0, "num_anchors": 0}, r"num_anchors must be a whole number above 0"),
+        ({"epsilon": 1.0, "refresh_every": 0}, r"refresh_every must be a whole number above 0"),
+        ({"epsilon": 1.0, "microbatch_size": 0}, r"microbatch_size must be a whole number above 0"),
+        ({"epsilon": 1.0, "gradients": "fast"}, r"gradients='fast' is not known"),
+        ({"epsilon": 1.0, "generator": "urandom"}, r"generator='urandom' is not known"),
+        ({"epsilon": 1.0, "accountant": "zcdp"}, r"accountant='zcdp' is not known"),
+        ({"epsilon": 1.0, "clipping": "joint", "split": (1.0, 2.0)}, r"Joint clipping takes equal sigmas"),
+    ],
+)
+def test_bad_arguments_are_refused_when_the_strategy_is_made(settings, message):
+    from lightning_gep.strategy import GEPStrategy
+
+    with pytest.raises(ConfigurationError, match=message):
+        GEPStrategy(**settings)
+
+
+def test_a_misspelt_argument_is_an_error():
+    from lightning_gep.strategy import GEPStrategy
+
+    with pytest.raises(TypeError, match="epsilom"):
+        GEPStrategy(epsilom=1.0)
+
+
+def test_k_above_the_number_of_parameters(tmp_path):
+    message = "k=100 basis vectors are more than the 53 trainable parameters"
+    refusal(tmp_path, message, using=strategy(k=100))
+
+
+def test_delta_above_one_over_n(tmp_path):
+    refusal(tmp_path, r"delta=0.1 is not below 1/N = 0.017 for N=60", using=strategy(delta=0.1))
+
+
+def test_public_loaders_have_what_the_other_tests_rely_on():
+    assert len(public_loader().dataset) == 200
