@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types unit test clean
+.PHONY: help setup train lint types unit test clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
@@ -16,6 +16,9 @@ $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
+
+train: setup  ## the default job: handwritten digits at ε = 8
+	$(BIN)/gep-train
 
 lint: setup  ## style
 	$(BIN)/ruff check .

@@ -1,20 +1,48 @@
-"""Differentially private training by Gradient Embedding Perturbation."""
+"""Differentially private training by Gradient Embedding Perturbation, as a strategy for Lightning.
+
+Calibration and accounting are there at once. What needs torch and Lightning is imported when it is first used, so that
+commands and plans do not wait for it; where Lightning is imported already, `strategy="gep"` is registered right away.
+"""
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from lightning_gep.account import PrivacyAccount
 from lightning_gep.calibration import Calibration, calibrate
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
-from lightning_gep.plan import PrivacyPlan
-from lightning_gep.variants import BGEP, GEP, GP
+
+if TYPE_CHECKING:
+    from lightning_gep.callbacks import PrivacyBudget, PrivacyMonitor
+    from lightning_gep.data.random_labels import RandomLabels
+    from lightning_gep.strategy import GEPStrategy
 
 __all__ = [
-    "BGEP",
-    "GEP",
-    "GP",
     "BudgetExhaustedError",
     "Calibration",
     "ConfigurationError",
+    "GEPStrategy",
     "LedgerError",
     "PrivacyAccount",
-    "PrivacyPlan",
+    "PrivacyBudget",
+    "PrivacyMonitor",
+    "RandomLabels",
     "calibrate",
 ]
+
+_ON_FIRST_USE = {
+    "GEPStrategy": "lightning_gep.strategy",
+    "PrivacyBudget": "lightning_gep.callbacks",
+    "PrivacyMonitor": "lightning_gep.callbacks",
+    "RandomLabels": "lightning_gep.data.random_labels",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_FIRST_USE:
+        raise AttributeError(f"module 'lightning_gep' has no attribute {name!r}")
+    return getattr(import_module(_ON_FIRST_USE[name]), name)
+
+
+if "lightning.pytorch" in sys.modules:
+    import_module("lightning_gep.strategy")

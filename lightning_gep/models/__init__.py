@@ -1,0 +1,1 @@
+"""Ordinary Lightning modules and networks: nothing here knows about privacy."""

@@ -1,0 +1,126 @@
+from functools import partial
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.optim.lr_scheduler import ConstantLR
+
+from lightning_gep.data.digits import DigitsDataModule
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.groups import ParameterGroups
+from lightning_gep.models import schedules
+from lightning_gep.models.classifier import ImageClassifier
+from lightning_gep.models.small_cnn import SmallCNN
+
+
+def classifier(lr=0.5):
+    return ImageClassifier(SmallCNN(), partial(torch.optim.SGD, lr=lr), partial(ConstantLR, factor=1.0))
+
+
+def test_the_network_is_as_large_as_it_says_and_has_the_papers_groups():
+    groups = ParameterGroups.from_module(classifier())
+    assert groups.num_parameters == 6186
+    assert groups.names == ("network.input", "network.middle", "network.output")
+
+
+@pytest.mark.parametrize(("size", "channels"), [(8, 16), (28, 8)])
+def test_the_network_takes_other_sizes(size, channels):
+    assert SmallCNN(size, channels, num_classes=7)(torch.zeros(3, 1, size, size)).shape == (3, 7)
+
+
+@pytest.mark.parametrize("setting", [{"image_size": 10}, {"channels": 6}, {"num_classes": 0}])
+def test_a_network_that_cannot_be_built_says_which_value(setting):
+    ((name, value),) = setting.items()
+    with pytest.raises(ConfigurationError, match=f"{name}.*{value}"):
+        SmallCNN(**setting)
+
+
+def test_no_image_changes_the_logits_of_another():
+    network, images = SmallCNN().train(), torch.randn(5, 1, 8, 8)
+    others = torch.cat([images[:1], torch.randn(4, 1, 8, 8)])
+    assert torch.allclose(network(images)[0], network(others)[0], atol=1e-6)
+
+
+def test_the_training_step_is_the_mean_over_the_records_and_can_be_vectorised():
+    """Per-sample gradients of the training step average to the gradient of the batch."""
+    model, images, labels = classifier(), torch.randn(6, 1, 8, 8), torch.arange(6)
+    model.log = lambda *args, **kwargs: None
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+    class Step(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, images, labels):
+            return self.model.training_step((images, labels), 0)
+
+    def loss(parameters, image, label):
+        named = {f"model.{name}": p for name, p in parameters.items()}
+        return functional_call(Step(), named, (image[None], label[None]))
+
+    per_sample = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, images, labels)
+    model.training_step((images, labels), 0).backward()
+    for name, p in model.named_parameters():
+        assert torch.allclose(per_sample[name].mean(dim=0), p.grad, atol=1e-6), name
+
+
+def test_the_classifier_learns_the_digits_in_an_ordinary_trainer(tmp_path):
+    trainer = Trainer(
+        max_epochs=6,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    model, data = classifier(), DigitsDataModule(batch_size=64)
+    trainer.fit(model, data)
+    assert trainer.callback_metrics["val/accuracy"] > 0.85
+    assert {"train/loss", "val/loss"} <= trainer.callback_metrics.keys()
+    (metrics,) = trainer.test(model, data, verbose=False)
+    assert metrics["test/accuracy"] > 0.85
+    predictions = torch.cat(trainer.predict(model, data.test_dataloader()))
+    accuracy = (predictions == data.test.tensors[1]).float().mean()
+    assert accuracy.item() == pytest.approx(metrics["test/accuracy"])
+
+
+def rates(make_scheduler, epochs):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0)
+    scheduler = make_scheduler(optimizer)
+    seen = []
+    for _ in range(epochs):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+def test_step_cuts_in_the_middle_whatever_the_number_of_epochs():
+    assert rates(partial(schedules.step, epochs=4), 4) == pytest.approx([2, 2, 0.2, 0.2])
+    assert rates(partial(schedules.step, epochs=10, at=0.8, factor=0.5), 10) == pytest.approx([2] * 8 + [1] * 2)
+
+
+def test_cosine_falls_from_the_full_rate_to_almost_nothing():
+    seen = rates(partial(schedules.cosine, epochs=20), 20)
+    assert seen[0] == 2
+    assert seen[10] == pytest.approx(1)
+    assert seen == sorted(seen, reverse=True)
+    assert seen[-1] < 0.02
+
+
+@pytest.mark.parametrize(
+    ("make_scheduler", "message"),
+    [
+        (partial(schedules.cosine, epochs=-1), "epochs must be a whole number above 0, but it is -1.*max_epochs"),
+        (partial(schedules.step, epochs=None), "epochs must be a whole number above 0, but it is None.*max_epochs"),
+        (partial(schedules.step, epochs=4, at=1.5), "at must be between 0 and 1, but it is 1.5"),
+        (partial(schedules.step, epochs=4, factor=0), "factor must be a finite number above 0, but it is 0"),
+    ],
+)
+def test_a_schedule_without_an_end_is_refused(make_scheduler, message):
+    with pytest.raises(ConfigurationError, match=message):
+        rates(make_scheduler, 1)

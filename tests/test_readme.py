@@ -1,0 +1,52 @@
+"""Every command and script of the README runs as printed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+COMMANDS = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
+SCRIPTS = [text for kind, text in BLOCKS if kind == "python"]
+
+
+def run(command, cwd):
+    # The environment the tests run in takes the place of `source .venv/bin/activate`.
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_readme_has_what_these_tests_look_for():
+    assert len(SCRIPTS) == 2
+    assert len(COMMANDS) == 2
+
+
+def test_make_train_is_the_default_job():
+    recipe = (ROOT / "Makefile").read_text().split("\ntrain:")[1].split("\n\n")[0]
+    assert recipe.splitlines()[1:] == ["\t$(BIN)/gep-train"]
+
+
+@pytest.mark.parametrize("command", [c.replace("make train", "gep-train") for c in COMMANDS])
+def test_commands(command, tmp_path):
+    output = run(command.split(), tmp_path)
+    assert "test accuracy" in output
+    assert "ε spent" in output
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=["training", "calibration"])
+def test_scripts(script, tmp_path):
+    (tmp_path / "script.py").write_text(script)
+    assert run([sys.executable, "script.py"], tmp_path).strip()
+
+
+def test_links_lead_somewhere():
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"
