@@ -13,8 +13,10 @@ from lightning_gep.groups import allocate
 from lightning_gep.subspace import Anchors
 from lightning_gep.tracking import TrackedSubspace
 
-SHARE_OF_NORM = 0.5
-"""Thresholds are this share of the median norm: noise grows with them, and directions matter more than sizes."""
+LARGEST_CLIP, SHARE_OF_NORM = 1.0, 0.5
+"""The embedding's threshold: 1, or half the median norm if that is less. Where nearly every record is clipped, the
+scale of both thresholds together only trades with the learning rate, and at 1 learning rates mean the same from model to
+model; their ratio is what has to fit."""
 CANDIDATES = (25, 50, 100, 200, 350, 500, 750, 1000, 1500, 2000)
 
 
@@ -34,7 +36,8 @@ def choose_thresholds(
 
     With the optimal split the noise of a step has energy σ²(S₁√k + S₂√p)². A larger k costs more noise inside the
     subspace and leaves smaller residuals outside; k is the candidate with the least total. On the anchors that the
-    basis was fitted on the residuals would be too small, so others are used.
+    basis was fitted on the residuals would be too small, so others are used. The thresholds have the ratio of the
+    median norms.
     """
     p = sum(sizes)
     largest = k or max(
@@ -52,12 +55,17 @@ def choose_thresholds(
         )
         embedding_norms = row_norms(smaller.embed(held_out))
         residual_norms = residual_norm_bound(gradient_norms, embedding_norms, smaller)
-        choices.append(Thresholds(option, _threshold(embedding_norms), _threshold(residual_norms)))
-    return min(choices, key=lambda c: c.clip_embedding * math.sqrt(c.k) + c.clip_residual * math.sqrt(p))
+        choices.append((option, _median(embedding_norms), _median(residual_norms)))
+    chosen, embedding, residual = min(choices, key=lambda c: c[1] * math.sqrt(c[0]) + c[2] * math.sqrt(p))
+    scale = min(LARGEST_CLIP, SHARE_OF_NORM * embedding) / embedding
+    return Thresholds(chosen, _two_digits(scale * embedding), _two_digits(scale * residual))
 
 
-def _threshold(norms: Tensor) -> float:
-    finite = norms[torch.isfinite(norms) & (norms > 0)]
-    value = SHARE_OF_NORM * float(finite.median()) if len(finite) else 1.0
-    # Two digits: a threshold is a choice, not a measurement.
-    return float(f"{value:.2g}") or value
+def _median(norms: Tensor) -> float:
+    usable = norms[torch.isfinite(norms) & (norms > 0)]
+    return float(usable.median()) if len(usable) else 1.0
+
+
+def _two_digits(value: float) -> float:
+    """A threshold is a choice, not a measurement."""
+    return float(f"{value:.2g}")

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.comparison import close, disagreement, magnitudes, relative_errors, worst
-from lightning_gep.gradients.interface import Backend, LossFunction
+from lightning_gep.gradients.interface import Backend, GradientError, LossFunction
 from lightning_gep.gradients.precision import HALF_TOLERANCE
 from lightning_gep.gradients.reference import (
     REENTRANT,
@@ -97,10 +97,18 @@ def _first_disagreement(backend: type[Backend], reference: Reference) -> str | N
         gradients = backend(probe.module, probe.loss_function(), probe.groups)
         for which in (list(range(n)), [1, *range(1, n - 1)]):
             rows, right = gradients(take(reference.batch, which)), reference.rows[which]
+            _check_nothing_escaped(probe.module)
             fault = disagreement(rows, right, probe.groups, reference.tolerance)
             if fault:
                 return fault
     return None
+
+
+def _check_nothing_escaped(module: nn.Module) -> None:
+    names = escaped_tensors(module)
+    if names:
+        listed = f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+        raise GradientError(f"training_step keeps tensors in {listed}, which could not be read later")
 
 
 def _wrong_at_work(backend: type[Backend], reference: Reference) -> str | None:
@@ -115,8 +123,7 @@ def _wrong_at_work(backend: type[Backend], reference: Reference) -> str | None:
         return fault
     with untouched(probe.module):
         backend(probe.module, probe.user_loss, probe.groups)(batch)
-        escaped = escaped_tensors(probe.module)
-    return f"is not possible, since training_step keeps tensors in {', '.join(escaped)}" if escaped else None
+    return None
 
 
 def check_backward_is_not_needed(probe: Probe, batch: Any) -> None:
