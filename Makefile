@@ -28,7 +28,7 @@ types: setup  ## static types
 	$(BIN)/mypy
 
 unit: setup  ## the tests alone
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 test: lint types unit  ## style, types and tests
 

@@ -15,8 +15,8 @@ from lightning_gep.tracking import TrackedSubspace
 
 LARGEST_CLIP, SHARE_OF_NORM = 1.0, 0.5
 """The embedding's threshold: 1, or half the median norm if that is less. Where nearly every record is clipped, the
-scale of both thresholds together only trades with the learning rate, and at 1 learning rates mean the same from model to
-model; their ratio is what has to fit."""
+scale of both thresholds only trades with the learning rate, and at 1 learning rates mean the same from model to model;
+their ratio is what has to fit."""
 CANDIDATES = (25, 50, 100, 200, 350, 500, 750, 1000, 1500, 2000)
 
 

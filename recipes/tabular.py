@@ -17,14 +17,14 @@ import re
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
-from lightning_gep.callbacks import PrivacyMonitor
-from lightning_gep.strategy import GEPStrategy
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from lightning_gep.callbacks import PrivacyMonitor
 from lightning_gep.data import RandomLabels
+from lightning_gep.strategy import GEPStrategy
 
 RANGE_ROW = re.compile(r"^[\w ]+\((?:mean|standard error|worst)\):\s+([\d.]+)\s+([\d.]+)\s*$", re.MULTILINE)
 

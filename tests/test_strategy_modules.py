@@ -1,0 +1,50 @@
+"""Through the whole strategy, every kind of module gets the gradient of an ordinary backward pass."""
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from torch.utils.data import DataLoader
+
+from lightning_gep.gradients import take
+from tests.gradients_zoo import ZOO, N, loss_of
+from tests.toys import INF, strategy, trainer
+
+
+class Gradient(Callback):
+    def on_after_backward(self, trainer, pl_module):
+        self.seen = {name: p.grad.clone() for name, p in pl_module.named_parameters() if p.grad is not None}
+
+
+def plain_gradient(module, batch):
+    loss_of(module)(batch).backward()
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in trained}
+    module.zero_grad(set_to_none=True)
+    return gradients
+
+
+@pytest.mark.parametrize("name", [name for name, case in ZOO.items() if not case.random])
+def test_the_gradient_is_the_plain_one(name, tmp_path):
+    """All records are drawn (q = 1), nothing is clipped, no noise is added."""
+    case = ZOO[name]
+    module, batch = case.build()
+    expected = plain_gradient(module, batch)
+    module.configure_optimizers = lambda: torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.0)
+    used = strategy(mechanism="gp", noise_multiplier=0.0, clip_norm=INF, delta=0.1, microbatch_size=4)
+    seen = Gradient()
+    loader = DataLoader(range(N), batch_size=N, collate_fn=lambda indices: take(batch, indices))
+    trainer(tmp_path, used, callbacks=[seen], max_steps=1).fit(module, loader)
+    assert set(seen.seen) == set(expected)
+    tolerance = 2e-2 if case.half else 1e-5
+    for parameter, gradient in expected.items():
+        torch.testing.assert_close(seen.seen[parameter], gradient, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", [name for name, case in ZOO.items() if case.random])
+def test_modules_with_random_numbers_train(name, tmp_path):
+    module, batch = ZOO[name].build()
+    module.configure_optimizers = lambda: torch.optim.SGD(module.parameters(), lr=0.1)
+    loader = DataLoader(range(N), batch_size=N, collate_fn=lambda indices: take(batch, indices))
+    used = strategy(mechanism="gp", delta=0.1)
+    trainer(tmp_path, used, max_steps=2).fit(module, loader)
+    assert used.privacy.steps == 2
