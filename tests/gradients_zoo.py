@@ -1,0 +1,362 @@
+"""Small LightningModules, each with one thing in it that per-sample gradients can stumble over, and their batches."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torchmetrics
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+N, FEATURES, CLASSES, WORDS, LENGTH = 6, 5, 3, 11, 4
+
+
+def mlp(activation: nn.Module | None = None) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(FEATURES, 7), activation or nn.Tanh(), nn.Linear(7, CLASSES))
+
+
+class Classifier(LightningModule):
+    """Cross-entropy of `network` on a batch (x, y)."""
+
+    def __init__(self, network: nn.Module | None = None) -> None:
+        super().__init__()
+        self.network = network or mlp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        x, y = batch
+        return F.cross_entropy(self(x), y)
+
+
+class Apply(nn.Module):
+    """A function of a module's output as a module, to be put in a Sequential."""
+
+    def __init__(self, function: Callable[..., Tensor], module: nn.Module | None = None) -> None:
+        super().__init__()
+        self.function = function
+        self.module = module or nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.module(x))
+
+
+class LogsMetric(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=CLASSES)
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        x, y = batch
+        logits = self(x)
+        self.accuracy(logits, y)
+        return F.cross_entropy(logits, y)
+
+
+class CallsItem(Classifier):
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        loss = super().training_step(batch, batch_index)
+        self.last_loss = loss.item()
+        return loss
+
+
+class CollectsOutputs(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.outputs: list[Tensor] = []
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        loss = super().training_step(batch, batch_index)
+        self.outputs.append(loss.detach())
+        return loss
+
+
+class Branches(Classifier):
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        x, y = batch
+        rows = [row * 2 if row.sum() > 0 else row for row in self(x)]
+        return F.cross_entropy(torch.stack(rows), y)
+
+
+class DictBatch(Classifier):
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        return F.cross_entropy(self(batch["x"]), batch["label"]["y"])
+
+
+class Inputs(NamedTuple):
+    left: Tensor
+    right: Tensor
+
+
+class SeveralInputs(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = mlp(), mlp()
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        inputs, y, scale = batch
+        return F.cross_entropy(scale * self.left(inputs.left) * self.right(inputs.right), y)
+
+
+class ReadsStrings(Classifier):
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        lengths = torch.tensor([len(text) for text in batch["text"]], dtype=batch["x"].dtype)
+        return (self(batch["x"]).square().sum(dim=1) * lengths).mean()
+
+
+class OwnParameter(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(1.5))
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        x, y = batch
+        return F.cross_entropy(self(x) * self.temperature, y)
+
+
+class Penalised(Classifier):
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        penalty = sum(p.square().sum() for p in self.parameters())
+        return super().training_step(batch, batch_index) + 0.01 * penalty
+
+
+class UsesWeightsDirectly(Classifier):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(FEATURES, CLASSES))
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        x, y = batch
+        return F.cross_entropy(F.linear(x, self.network.weight.tanh(), self.network.bias), y)
+
+
+class WeightsOutsideTheTree(Classifier):
+    """The loss reaches a weight through a plain function, past the module tree."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = self.network[0].weight
+        self.penalty = lambda: weight.square().sum()
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        return super().training_step(batch, batch_index) + 0.01 * self.penalty()
+
+
+class Unused(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(2, 2)
+
+
+class Frozen(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.network[0].requires_grad_(False)
+
+
+class FrozenBatchNorm(Classifier):
+    def __init__(self) -> None:
+        norm = nn.BatchNorm1d(7)
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2.0)
+        super().__init__(nn.Sequential(nn.Linear(FEATURES, 7), norm, nn.Tanh(), nn.Linear(7, CLASSES)))
+        norm.eval()
+
+
+class LanguageModel(LightningModule):
+    """Predicts each word from `body` of the words; the loss is the mean over words, then over records."""
+
+    def __init__(self, body: nn.Module, tied: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, 8)
+        self.body = body
+        self.output = nn.Linear(8, WORDS)
+        if tied:
+            self.output.weight = self.embedding.weight
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        logits = self.output(self.body(self.embedding(batch)))
+        return F.cross_entropy(logits.transpose(1, 2), batch, reduction="none").mean(dim=1).mean()
+
+
+class Recurrent(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0]
+
+
+class SelfAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+class TimeFirst(nn.Module):
+    """A layer that sees (time, batch, features), here with as many times as records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.transpose(0, 1)).tanh().transpose(0, 1)
+
+
+class Checkpointed(Classifier):
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.network, x, use_reentrant=False)
+
+
+class Autoencoder(LightningModule):
+    """A variational autoencoder; in evaluation mode it does not sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(FEATURES, 4), nn.Linear(2, FEATURES)
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        x, _ = batch
+        mean, log_std = self.encoder(x).chunk(2, dim=1)
+        noise = torch.randn_like(mean) if self.training else torch.zeros_like(mean)
+        error = (self.decoder(mean + noise * log_std.exp()) - x).square().sum(dim=1)
+        return (error + 0.5 * (mean.square() + (2 * log_std).exp() - 2 * log_std).sum(dim=1)).mean()
+
+
+class FunctionalDropout(Classifier):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(F.dropout(x, 0.3, self.training))
+
+
+class Convolutional(Classifier):
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Sequential(
+                nn.Conv2d(2, 4, 3, padding=1),
+                nn.GroupNorm(2, 4),
+                nn.ReLU(),
+                nn.Conv2d(4, 4, 3, stride=2, bias=False),
+                nn.GroupNorm(2, 4),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(16, CLASSES),
+            )
+        )
+
+
+class MixedPrecision(Classifier):
+    """What precision="bf16-mixed" does: autocast around the training step."""
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().training_step(batch, batch_index)
+
+
+def labelled(*shape: int) -> Callable[[], Any]:
+    return lambda: (torch.randn(N, *shape), torch.randint(CLASSES, (N,)))
+
+
+def text(length: int = LENGTH) -> Callable[[], Tensor]:
+    return lambda: torch.randint(WORDS, (N, length))
+
+
+def dict_batch() -> Any:
+    x, y = labelled(FEATURES)()
+    return {"x": x, "label": {"y": y}}
+
+
+def several_inputs() -> Any:
+    x, y = labelled(FEATURES)()
+    return Inputs(x, torch.randn(N, FEATURES)), y, 0.7
+
+
+def strings() -> Any:
+    return {"x": torch.randn(N, FEATURES), "text": ["a" * (i + 1) for i in range(N)]}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A module of the zoo, how to make a batch for it, and how closely its gradients can be compared."""
+
+    module: Callable[[], LightningModule]
+    batch: Callable[[], Any] = field(default=labelled(FEATURES))
+    random: bool = False
+    """In training mode; it is not in evaluation mode."""
+    half: bool = False
+
+    def build(self, dtype: torch.dtype = torch.float32) -> tuple[LightningModule, Any]:
+        """The module and a batch, the same at every call."""
+        with default_dtype(dtype), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return self.module(), self.batch()
+
+
+ZOO: dict[str, Case] = {
+    "Linear": Case(Classifier),
+    "Conv2d, GroupNorm": Case(Convolutional, labelled(2, 5, 5)),
+    "LayerNorm": Case(lambda: Classifier(nn.Sequential(nn.LayerNorm(FEATURES), mlp()))),
+    "PReLU": Case(lambda: Classifier(mlp(nn.PReLU()))),
+    "Embedding": Case(lambda: LanguageModel(nn.Tanh()), text()),
+    "nn.LSTM": Case(lambda: LanguageModel(Recurrent(nn.LSTM(8, 8, batch_first=True))), text()),
+    "nn.LSTM with dropout": Case(
+        lambda: LanguageModel(Recurrent(nn.LSTM(8, 8, 2, dropout=0.3, batch_first=True))), text(), random=True
+    ),
+    "nn.GRU": Case(lambda: LanguageModel(Recurrent(nn.GRU(8, 8, batch_first=True))), text()),
+    "nn.MultiheadAttention": Case(lambda: LanguageModel(SelfAttention()), text()),
+    "nn.TransformerEncoder": Case(
+        lambda: LanguageModel(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)),
+        text(),
+        random=True,
+    ),
+    "layers that see time first": Case(lambda: LanguageModel(TimeFirst()), text(N)),
+    "Dropout": Case(lambda: Classifier(nn.Sequential(nn.Dropout(0.2), mlp(), nn.Dropout(0.2))), random=True),
+    "F.dropout": Case(FunctionalDropout, random=True),
+    "randn in the loss (VAE)": Case(Autoencoder, random=True),
+    "in-place ReLU": Case(lambda: Classifier(mlp(nn.ReLU(inplace=True)))),
+    "F.relu_": Case(lambda: Classifier(mlp(Apply(F.relu_)))),
+    "frozen BatchNorm": Case(FrozenBatchNorm),
+    "weight_norm": Case(lambda: Classifier(parametrizations.weight_norm(nn.Linear(FEATURES, CLASSES)))),
+    "tied weights": Case(lambda: LanguageModel(nn.Tanh(), tied=True), text()),
+    "frozen parameters": Case(Frozen),
+    "unused parameters": Case(Unused),
+    "parameters on the LightningModule": Case(OwnParameter),
+    "weights used without their layer": Case(UsesWeightsDirectly),
+    "L2 term in the loss": Case(Penalised),
+    "weights reached past the module tree": Case(WeightsOutsideTheTree),
+    "torchmetrics in training_step": Case(LogsMetric),
+    ".item() in training_step": Case(CallsItem),
+    "outputs collected in a list": Case(CollectsOutputs),
+    "branches on values": Case(Branches),
+    "dict batch": Case(DictBatch, dict_batch),
+    "tuple batch, several inputs": Case(SeveralInputs, several_inputs),
+    "strings in the batch": Case(ReadsStrings, strings),
+    "bf16-mixed": Case(MixedPrecision, half=True),
+    "bf16-mixed, Conv2d, GroupNorm": Case(
+        type("MixedConvolutional", (MixedPrecision, Convolutional), {}), labelled(2, 5, 5), half=True
+    ),
+    "gradient checkpointing": Case(Checkpointed),
+}
+
+
+def loss_of(module: LightningModule) -> Callable[[Any], Tensor]:
+    return lambda batch: module.training_step(batch, 0)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,125 @@
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pack_sequence
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients import batch_size, microbatches, take
+from lightning_gep.gradients.batches import record_leaves, replace_leaves
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: Tensor
+
+
+@dataclass
+class Example:
+    image: Tensor
+    names: list[str]
+    weight: float = 1.0
+
+
+def pair(n: int = 5) -> Pair:
+    return Pair(torch.arange(n), torch.arange(n * 2.0).reshape(n, 2))
+
+
+BATCHES: dict[str, Any] = {
+    "tensor": torch.zeros(5, 3),
+    "tuple": (torch.zeros(5, 3), torch.zeros(5)),
+    "list": [torch.zeros(5, 3), torch.zeros(5)],
+    "dict": {"x": torch.zeros(5, 3), "meta": {"y": torch.zeros(5)}},
+    "named tuple": pair(),
+    "dataclass": Example(torch.zeros(5, 2), list("abcde")),
+    "strings": {"x": torch.zeros(5), "id": list("abcde"), "group": tuple(range(5))},
+    "only strings": list("abcde"),
+    "array": (np.zeros((5, 2)), torch.zeros(5)),
+    "constants": {"x": torch.zeros(5), "scale": torch.tensor(2.0), "epoch": 3, "split": "train", "mask": None},
+    "one record": (torch.zeros(1, 3), torch.zeros(1)),
+    "empty": {"x": torch.zeros(0, 3), "id": []},
+}
+SIZES = {"one record": 1, "empty": 0}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_the_number_of_records(name: str) -> None:
+    assert batch_size(BATCHES[name]) == SIZES.get(name, 5)
+
+
+def test_records_stay_aligned_in_every_part() -> None:
+    batch = {"pair": pair(), "id": list("abcde"), "tags": tuple("vwxyz"), "array": np.arange(5), "epoch": 3}
+    some = take(batch, [3, 0, 3])
+    assert isinstance(some["pair"], Pair)
+    assert some["pair"].left.tolist() == [3, 0, 3]
+    assert some["pair"].right.tolist() == [[6.0, 7.0], [0.0, 1.0], [6.0, 7.0]]
+    assert some["id"] == ["d", "a", "d"]
+    assert some["tags"] == ("y", "v", "y")
+    assert some["array"].tolist() == [3, 0, 3]
+    assert some["epoch"] == 3
+
+
+def test_a_slice_of_every_part() -> None:
+    batch = Example(torch.arange(5), list("abcde"), weight=0.5)
+    some = take(batch, slice(1, 3))
+    assert isinstance(some, Example)
+    assert some.image.tolist() == [1, 2]
+    assert some.names == ["b", "c"]
+    assert some.weight == 0.5
+    assert batch.image.tolist() == list(range(5)), "the batch itself is not changed"
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, lambda items: defaultdict(list, items)])
+def test_mappings_keep_their_type(kind: Any) -> None:
+    batch = kind({"x": torch.arange(4)})
+    some = take(batch, [1])
+    assert type(some) is type(batch)
+    assert some["x"].tolist() == [1]
+    assert batch["x"].tolist() == [0, 1, 2, 3]
+
+
+def test_values_without_a_record_are_kept_as_they_are() -> None:
+    scale = torch.tensor(2.0)
+    some = take({"x": torch.arange(4), "scale": scale, "mode": "train", "nothing": None}, slice(0, 1))
+    assert some["scale"] is scale
+    assert some["mode"] == "train"
+    assert some["nothing"] is None
+
+
+@pytest.mark.parametrize(("n", "size", "sizes"), [(5, 2, [2, 2, 1]), (4, 2, [2, 2]), (3, 8, [3]), (0, 2, [])])
+def test_microbatches_cover_the_batch_in_order(n: int, size: int, sizes: list[int]) -> None:
+    pieces = list(microbatches({"x": torch.arange(n), "id": list(range(n))}, size))
+    assert [batch_size(piece) for piece in pieces] == sizes
+    assert [i for piece in pieces for i in piece["id"]] == list(range(n))
+    assert [i for piece in pieces for i in piece["x"].tolist()] == list(range(n))
+
+
+def test_leaves_go_back_where_they_came_from() -> None:
+    batch = {"pair": pair(), "id": list("abcde"), "epoch": 3}
+    again = replace_leaves(batch, record_leaves(batch))
+    assert again["pair"].left is batch["pair"].left
+    assert again["id"] is batch["id"]
+    assert again["epoch"] == 3
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (3.0, "cannot be told"),
+        (torch.tensor(1.0), "cannot be told"),
+        ({}, "cannot be told"),
+        ((torch.zeros(4), torch.zeros(3)), r"batch\[0\] has 4, batch\[1\] has 3"),
+        ({"x": torch.zeros(4), "size": (224, 224)}, r"batch\['x'\] has 4, batch\['size'\] has 2"),
+        ({"x": torch.zeros(4), "graph": object()}, r"batch\['graph'\] is a object"),
+        (pack_sequence([torch.zeros(2), torch.zeros(1)]), "Pack sequences inside training_step"),
+    ],
+)
+def test_a_batch_without_a_clear_size_is_refused(batch: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        batch_size(batch)
+    with pytest.raises(ConfigurationError, match="leading batch dimension"):
+        take(batch, slice(0, 1))
