@@ -1,12 +1,15 @@
 """Public auxiliary data: where it is found, an endless stream of it, and proof that it holds no training record."""
 
 import hashlib
+import math
 import pickle
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from lightning_gep.errors import ConfigurationError
@@ -14,6 +17,7 @@ from lightning_gep.gradients.batches import batch_size, record_leaves, replace_l
 from lightning_gep.validation import check_collate, check_same_structure
 
 RECORDS_COMPARED = 2000
+SECONDS_FOR_COMPARISON = 20.0
 
 
 def find_public_loader(given: Any, datamodule: LightningDataModule | None, module: LightningModule) -> DataLoader[Any]:
@@ -100,14 +104,28 @@ def check_disjoint(public: Dataset[Any], private: Dataset[Any]) -> None:
             "The auxiliary data contains training records (both draw on the same data set). Public data must share no "
             "record with the training data: use other images, e.g. ImageNet with random labels."
         )
-    contents = {_content(private, i) for i in range(_length(private))}
-    contents.discard(None)
+    contents = _contents(private)
     for i in range(min(_length(public), RECORDS_COMPARED)):
         if _content(public, i) in contents:
             raise ConfigurationError(
                 f"Auxiliary record {i} is a training record (the same content). Public data must share no record with "
                 "the training data: remove it, or use other public data."
             )
+
+
+def _contents(dataset: Dataset[Any]) -> set[bytes]:
+    """Digests of the records: of all of them, or of every n-th where reading all would take too long, and it says so."""
+    count = _length(dataset)
+    start = time.perf_counter()
+    tried = [_content(dataset, i) for i in range(min(count, 100))]
+    seconds = (time.perf_counter() - start) * count / max(1, len(tried))
+    stride = math.ceil(seconds / SECONDS_FOR_COMPARISON) if seconds > SECONDS_FOR_COMPARISON else 1
+    if stride > 1:
+        rank_zero_warn(
+            f"Reading all {count} training records to compare them with the auxiliary data would take about "
+            f"{seconds:.0f} s; every {stride}th is compared. That they share no record is for you to know."
+        )
+    return {content for i in range(0, count, stride) if (content := _content(dataset, i)) is not None}
 
 
 def _length(dataset: Dataset[Any]) -> int:

@@ -14,12 +14,16 @@ from torch.utils.checkpoint import checkpoint
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import choose_backend
+from lightning_gep.gradients.checks import check_loss, fault_of
 from lightning_gep.gradients.comparison import disagreement
+from lightning_gep.gradients.interface import Backend
+from lightning_gep.gradients.loop import LoopGradients
 from lightning_gep.gradients.reference import Probe
 from lightning_gep.groups import ParameterGroups
 from tests.gradients_zoo import (
     CLASSES,
     FEATURES,
+    ZOO,
     Autoencoder,
     Classifier,
     MixedPrecision,
@@ -373,3 +377,58 @@ def test_a_rounding_error_is_not_taken_for_a_fault() -> None:
     assert in_single is not None, "single precision alone would refuse it"
     for how in ("functional", "hooks", "loop"):
         assert choose(module, batch, how).name == how
+
+
+class InDoubleOnly(LoopGradients):
+    """Right in double precision and wrong in any other."""
+
+    def rows(self, batch: Any, size: int) -> Tensor:
+        rows = super().rows(batch, size)
+        return rows if rows.dtype == torch.float64 else torch.zeros_like(rows)
+
+
+class Imprecise(LoopGradients):
+    """Errors in single precision as rounding can make them, none in double precision."""
+
+    def rows(self, batch: Any, size: int) -> Tensor:
+        rows = super().rows(batch, size)
+        return rows if rows.dtype == torch.float64 else rows * 1.01
+
+
+class Stale(LoopGradients):
+    """Right on the first batch, which it never forgets."""
+
+    def rows(self, batch: Any, size: int) -> Tensor:
+        if not hasattr(self, "first"):
+            self.first = super().rows(batch, size)
+        return self.first[:size]
+
+
+class WithoutRandomness(LoopGradients):
+    """Fails once dropout is on."""
+
+    def rows(self, batch: Any, size: int) -> Tensor:
+        with torch.no_grad():
+            if not torch.equal(self.loss_function(batch), self.loss_function(batch)):
+                raise NotImplementedError("dropout")
+        return super().rows(batch, size)
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "fault"),
+    [
+        (LoopGradients, "bf16-mixed", None),
+        (InDoubleOnly, "bf16-mixed", "gave gradients that differ"),
+        (InDoubleOnly, "Linear", "gave gradients that differ"),
+        (Imprecise, "Linear", None),
+        (Imprecise, "bf16-mixed", None),
+        (Stale, "Linear", "gave gradients that differ"),
+        (WithoutRandomness, "Linear", None),
+        (WithoutRandomness, "Dropout", "failed with NotImplementedError: dropout"),
+    ],
+)
+def test_the_faults_of_backends(backend: type[Backend], name: str, fault: str | None) -> None:
+    module, batch = ZOO[name].build()
+    reference = check_loss(module, loss_of(module), ParameterGroups.from_module(module), batch)
+    found = fault_of(backend, reference)
+    assert found is None if fault is None else found is not None and found.startswith(fault)

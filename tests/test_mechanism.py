@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from lightning_gep import mechanism
 from lightning_gep.basis import Basis
-from lightning_gep.clipping import MARGIN
+from lightning_gep.clipping import MARGIN, clip_factors, residual_norm_bound, row_norms
 from lightning_gep.mechanism import Sums, gradient_embedding_perturbation, perturb, reconstruct
 from lightning_gep.noise import NoNoise, SeededNoise
 from lightning_gep.release import Part, Release
@@ -45,6 +45,29 @@ def problems(draw):
     return basis_of(sizes, dimensions, dtype), gradients, *clips, draw(st.sampled_from(["separate", "joint"]))
 
 
+def assert_each_record_agrees(gradients, basis, expected, of):
+    """Embeddings and residuals, record by record; factors never larger, and smaller only as rounding explains."""
+    for i, row in enumerate(gradients):
+        if not torch.isfinite(row).all():
+            continue
+        embedding = basis.embed(row[None])
+        size = float(row.double().norm())
+        tolerance = (1e-5 if row.dtype == torch.float32 else 1e-13) * size + 1e-300
+        torch.testing.assert_close(embedding[0], expected.embeddings[i], rtol=0, atol=tolerance)
+        residual = row.double() - basis.expand(embedding[0])
+        torch.testing.assert_close(residual, expected.residuals[i], rtol=0, atol=2 * tolerance)
+        norms = row_norms(row[None]), row_norms(embedding)
+        bound = residual_norm_bound(*norms, basis)
+        first, second = (float(factor[0]) for factor in clip_factors(norms[1], bound, of))
+        assert first <= expected.embedding_factors[i] * (1 + 1e-4)
+        assert (
+            second <= expected.residual_factors[i] * (1 + 1e-9) or second * float(residual.norm()) <= of.residual.clip
+        )
+        if float(residual.norm()) > 0.1 * size:
+            assert first >= expected.embedding_factors[i] * (1 - 2e-2)
+            assert second >= expected.residual_factors[i] * (1 - 2e-2)
+
+
 @settings(max_examples=200, deadline=None)
 @given(problems())
 def test_sums_equal_the_slow_loop(problem):
@@ -53,6 +76,7 @@ def test_sums_equal_the_slow_loop(problem):
     sums = summed(gradients, basis, release(s1, s2, clipping))
     finite = gradients[torch.isfinite(gradients).all(dim=1)]
     largest = float(finite.double().norm(dim=1).max()) if len(finite) else 0.0
+    assert_each_record_agrees(gradients, basis, expected, release(s1, s2, clipping))
     # The bound on a residual is never below the truth, and above it by √(2·rounding) of the gradient's norm at worst.
     slack = 2e-4 if gradients.dtype == torch.float64 else 2e-2
     scale = 1e-12 + len(gradients) * min(largest, s1 if s1 < INF else largest)

@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from lightning_gep.errors import ConfigurationError
-from tests.toys import Classifier, loader, public_loader, records, strategy, trainer
+from tests.toys import Classifier, loader, records, strategy, trainer
 
 
 def refusal(tmp_path, message, module=None, data=None, using=None, **settings):
@@ -295,5 +295,9 @@ def test_delta_above_one_over_n(tmp_path):
     refusal(tmp_path, r"delta=0.1 is not below 1/N = 0.017 for N=60", using=strategy(delta=0.1))
 
 
-def test_public_loaders_have_what_the_other_tests_rely_on():
-    assert len(public_loader().dataset) == 200
+def test_slow_data_is_compared_in_part_and_it_is_said(tmp_path, monkeypatch):
+    from lightning_gep import public_data
+
+    monkeypatch.setattr(public_data, "SECONDS_FOR_COMPARISON", 1e-9)
+    with pytest.warns(UserWarning, match="Reading all 60 training records .* That they share no record is for you"):
+        trainer(tmp_path, strategy(), max_steps=1).fit(Classifier(), loader())
