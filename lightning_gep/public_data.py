@@ -114,7 +114,7 @@ def check_disjoint(public: Dataset[Any], private: Dataset[Any]) -> None:
 
 
 def _contents(dataset: Dataset[Any]) -> set[bytes]:
-    """Digests of the records: of all of them, or of every n-th where reading all would take too long, and it says so."""
+    """Digests of the records: of all, or of every n-th where reading all would take too long, which is then said."""
     count = _length(dataset)
     start = time.perf_counter()
     tried = [_content(dataset, i) for i in range(min(count, 100))]
