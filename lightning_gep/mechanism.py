@@ -138,13 +138,14 @@ class Diagnostics:
     clipped_embeddings: Tensor
     clipped_residuals: Tensor
     gradient_norms: Tensor
+    residual_norms: Tensor
     squared_gradient_norms: Tensor
     squared_residual_norms: Tensor
 
     @classmethod
     def zero(cls, device: torch.device) -> "Diagnostics":
         """Nothing seen yet."""
-        return cls(*(torch.zeros((), dtype=torch.float64, device=device) for _ in range(7)))
+        return cls(*(torch.zeros((), dtype=torch.float64, device=device) for _ in range(8)))
 
     def add(
         self,
@@ -160,5 +161,6 @@ class Diagnostics:
         self.clipped_embeddings += (embedding_factors < 1).sum()
         self.clipped_residuals += (residual_factors < 1).sum()
         self.gradient_norms += gradients.sum()
+        self.residual_norms += residuals.sum()
         self.squared_gradient_norms += (gradients**2).sum()
         self.squared_residual_norms += (residuals**2).sum()

@@ -54,6 +54,11 @@ class SharedBasis:
         assert self._shared is not None
         return self._shared
 
+    @property
+    def current(self) -> Basis:
+        """The basis of the last step."""
+        return self.subspace.current if self._shared is None else self._shared
+
     def state_dict(self) -> dict[str, Any] | None:
         """What a checkpoint keeps: the first process' state; nothing in the others, or before the first step."""
         return None if self.is_new else self.subspace.state_dict()

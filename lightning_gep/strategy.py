@@ -29,10 +29,18 @@ from lightning_gep.resumption import continued_plan, open_ledger
 from lightning_gep.sampling import PoissonSampler, Secret, seeded_secret
 from lightning_gep.settings import NOTHING_CHOSEN, Auto, CostSettings, PrivacySettings
 from lightning_gep.shared_basis import SharedBasis
+from lightning_gep.statistics import BatchStatistics
 from lightning_gep.step_gradients import StepGradients
 from lightning_gep.subspace import BasisSource, NoSubspace
 from lightning_gep.thresholds import Thresholds, choose_thresholds
-from lightning_gep.validation import SEVERAL_OPTIMIZERS, check_loader, check_module, check_monitors, check_trainer
+from lightning_gep.validation import (
+    SEVERAL_LOADERS,
+    SEVERAL_OPTIMIZERS,
+    check_loader,
+    check_module,
+    check_monitors,
+    check_trainer,
+)
 from lightning_gep.variants import Split
 
 CHECKPOINT_KEY = "lightning_gep"
@@ -142,9 +150,14 @@ class GEPStrategy(ProcessStrategy):
     @override
     def process_dataloader(self, dataloader: object) -> object:
         trainer = self._trainer
-        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking or self._has_train_loader:
+        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
             return dataloader
-        self._has_train_loader = True  # the trainer asks for validation loaders afterwards
+        if self._has_train_loader:
+            # A second loader while the trainer has no train loader yet is another one to train on; later ones validate.
+            if trainer.train_dataloader is None:
+                raise ConfigurationError(SEVERAL_LOADERS)
+            return dataloader
+        self._has_train_loader = True
         loader = check_loader(dataloader)
         check_trainer(trainer)
         check_module(self._module, self.optimizers)
@@ -153,10 +166,7 @@ class GEPStrategy(ProcessStrategy):
     @override
     def on_train_start(self) -> None:
         if not isinstance(self._trainer.train_dataloader, PoissonLoader):
-            raise ConfigurationError(
-                "The training data comes from several loaders. Use one DataLoader: combined loaders have no single "
-                "batch to sample."
-            )
+            raise ConfigurationError(SEVERAL_LOADERS)
 
     def _prepare(self, trainer: Trainer, loader: DataLoader[Any]) -> PoissonSampler:
         """Calibrate, choose and open what the steps need; the sampler that takes the place of the loader's own."""
@@ -281,10 +291,12 @@ class GEPStrategy(ProcessStrategy):
         """Puts the private gradient into p.grad, then lets Lightning fire its hooks on a loss of nothing."""
         assert self.privacy is not None
         step, plan = self._trainer.global_step, self.privacy.plan
+        private = self._gradients.of_private(self._batch)
+        self._statistics = BatchStatistics()
         with self._gradients.reproducible(step):
             gradient, self._diagnostics = gradient_embedding_perturbation(
                 self._anchors(self._anchors_due(), step),
-                self._gradients.of_private(self._batch),
+                self._statistics.watch(private) if self.log_nonprivate else private,
                 subspace=self._basis_source,
                 release=plan.release,
                 noise=self._noise,
@@ -326,7 +338,9 @@ class GEPStrategy(ProcessStrategy):
             "clipped_embeddings": float(seen.clipped_embeddings) / records,
             "clipped_residuals": float(seen.clipped_residuals) / records,
             "gradient_norm": float(seen.gradient_norms) / records,
+            "residual_norm": float(seen.residual_norms) / records,
             "residual_share": math.sqrt(float(seen.squared_residual_norms) / energy) if energy > 0 else 0.0,
+            **self._statistics.values(self._basis_source.current),
         }
 
     # Checkpoints and the ledger.

@@ -23,6 +23,10 @@ class BasisSource(Protocol):
     def at_step(self, step: int, anchors: Anchors) -> Basis:
         """The basis for `step`."""
 
+    @property
+    def current(self) -> Basis:
+        """The basis of the last step."""
+
 
 class NoSubspace:
     """The source of an empty basis, which makes the mechanism ordinary DP-SGD."""
@@ -32,6 +36,11 @@ class NoSubspace:
 
     def at_step(self, step: int, anchors: Anchors) -> Basis:
         """The empty basis; the anchors are not touched."""
+        return self._basis
+
+    @property
+    def current(self) -> Basis:
+        """The empty basis."""
         return self._basis
 
 
@@ -65,6 +74,12 @@ class Subspace(ABC):
             self._warn_if_short()
         return self.basis
 
+    @property
+    def current(self) -> Basis:
+        """The basis of the last step."""
+        assert self.basis is not None, "there is no basis before the first step"
+        return self.basis
+
     @abstractmethod
     def _refresh(self, step: int, anchors: Anchors) -> list[tuple[Tensor, float]]:
         """New blocks, each with its measured defect."""
@@ -81,10 +96,9 @@ class Subspace(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps; all of it is public."""
-        assert self.basis is not None, "there is no basis before the first step"
         return {
-            "blocks": list(self.basis.blocks),
-            "defect": self.basis.defect,
+            "blocks": list(self.current.blocks),
+            "defect": self.current.defect,
             "refreshed_at": self._refreshed_at,
         }
 

@@ -19,6 +19,9 @@ from torch.utils.data import (
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, record_leaves, take
 
+SEVERAL_LOADERS = (
+    "The training data comes from several loaders. Use one DataLoader: combined loaders have no single batch to sample."
+)
 SEVERAL_OPTIMIZERS = (
     "configure_optimizers returns several optimizers; one private gradient can serve one. Return a single optimizer "
     "(it may have several parameter groups)."

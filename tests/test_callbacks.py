@@ -38,7 +38,8 @@ def test_what_training_step_logs_is_dropped_unless_asked_for_and_then_named(tmp_
     names, _ = logged_names(tmp_path / "loud")
     assert "nonprivate/train/loss" in names
     assert "train/loss" not in names
-    assert {f"nonprivate/{name}" for name in ("gradient_norm", "clipped_embeddings", "residual_share")} <= names
+    wanted = {"gradient_norm", "residual_norm", "clipped_embeddings", "clipped_residuals", "stable_rank"}
+    assert {f"nonprivate/{name}" for name in wanted | {"projection_error", "residual_share"}} <= names
 
 
 class Spy(Callback):
