@@ -15,7 +15,7 @@ class EpsilonCurve:
 
     The accountant is asked at about 32 evenly spaced numbers of steps, the last of them the planned end. Any other t
     gets the value of the next grid point: ε never falls as steps are added, so that is an upper bound. Past the plan
-    the grid grows by one point at a time, 3 % further on.
+    the grid grows by one point at a time, 3 % further on or as far as is asked for.
     """
 
     def __init__(self, event: SampledGaussian, delta: float, accountant: str, planned_steps: int | None = None) -> None:
@@ -30,17 +30,19 @@ class EpsilonCurve:
             return 0.0
         if self.event.noise_multiplier == 0:
             return math.inf
-        while not self._steps or steps > self._steps[-1]:
-            self._extend()
+        if not self._steps:
+            self._fill()
+        if steps > self._steps[-1]:
+            self._add_point_beyond(steps)
         return self._epsilons[bisect.bisect_left(self._steps, steps)]
 
-    def _extend(self) -> None:
-        """Fill the grid up to the planned end, or add one point to a full one."""
-        if self._steps:
-            beyond = self._steps[-1] + max(1, self._steps[-1] // GRID_POINTS)
-            self._steps.append(beyond)
-            self._epsilons += self._by_query([beyond])
-            return
+    def _add_point_beyond(self, steps: int) -> None:
+        point = max(steps, self._steps[-1] + self._steps[-1] // GRID_POINTS)
+        self._steps.append(point)
+        self._epsilons += self._by_query([point])
+
+    def _fill(self) -> None:
+        """The grid up to the planned end."""
         stride = max(1, self._horizon // GRID_POINTS)
         grid = list(range(stride, self._horizon, stride))
         (at_end,) = self._by_query([self._horizon])
