@@ -34,9 +34,12 @@ class LogRecorder:
 def recorded_logs(module: LightningModule) -> Iterator[LogRecorder]:
     """Inside, nothing that the module logs reaches a logger, a callback or the progress bar."""
     recorder = LogRecorder()
-    module.__dict__["log"], module.__dict__["log_dict"] = recorder.log, recorder.log_dict
+    own = vars(module)
+    before: dict[str, Any] = {name: own[name] for name in ("log", "log_dict") if name in own}
+    own.update(log=recorder.log, log_dict=recorder.log_dict)
     try:
         yield recorder
     finally:
         for name in ("log", "log_dict"):
-            module.__dict__.pop(name, None)
+            own.pop(name, None)
+        own.update(before)  # an outer recorder goes on recording
