@@ -1,0 +1,187 @@
+"""What a job leaves on disk about itself: written while it runs, read by sweeps and reports.
+
+A run's directory holds `run.json` (this module), `metrics/metrics*.csv`, `checkpoints/` with the privacy card beside
+the weights, and `privacy/` with the ledger. A sweep's directory holds `sweep.json` and one directory per job. Everything
+is plain JSON and CSV, written whole or not at all, so that it can be read at any moment and from another machine.
+"""
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning_gep.errors import ConfigurationError
+
+try:
+    import fcntl
+except ImportError:  # Windows: two sweeps in one directory are not kept apart there
+    fcntl = None  # type: ignore[assignment]
+
+RUN_FILE, SWEEP_FILE, CARD_FILE, CARD_PAGE = "run.json", "sweep.json", "privacy_card.json", "privacy_card.html"
+LOCK_FILE = "run.lock"
+
+Status = Literal["waiting", "running", "finished", "failed", "interrupted"]
+Row = dict[str, float]
+
+
+@dataclass
+class RunRecord:
+    """The state of one job. `metrics` has the newest value of everything logged that is not `nonprivate/…`."""
+
+    job: str
+    """What tells it from the other jobs of its sweep: `privacy.epsilon=2,seed=0`."""
+    status: Status = "running"
+    overrides: list[str] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    attempts: int = 1
+    started: str = ""
+    updated: str = ""
+    seconds: float = 0.0
+    """Time spent training, of all attempts."""
+    step: int = 0
+    planned_steps: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    privacy: dict[str, Any] | None = None
+    """The report of the privacy account; an infinite ε is the string "inf"."""
+    error: str | None = None
+
+    def write(self, directory: Path) -> None:
+        """Replace `run.json`."""
+        self.updated = now()
+        self.started = self.started or self.updated
+        write_json(directory / RUN_FILE, asdict(self))
+
+    @classmethod
+    def read(cls, directory: Path) -> "RunRecord | None":
+        """The record in a directory, or None if there is none. A dead job that says "running" is "interrupted"."""
+        path = directory / RUN_FILE
+        if not path.exists():
+            return None
+        record = cls(**read_json(path))
+        if record.status == "running" and not is_locked(directory):
+            record.status = "interrupted"
+        return record
+
+
+@dataclass
+class SweepRecord:
+    """The jobs of a sweep, in order: each the name of its directory.
+
+    `selection` is "grid" for jobs that were listed beforehand, and "repeat_and_select" if their number was drawn at
+    random from the distribution in `repetitions`.
+    """
+
+    name: str
+    jobs: list[str] = field(default_factory=list)
+    overrides: list[str] = field(default_factory=list)
+    selection: Literal["grid", "repeat_and_select"] = "grid"
+    repetitions: dict[str, Any] | None = None
+    started: str = ""
+
+    def write(self, directory: Path) -> None:
+        """Replace `sweep.json`."""
+        self.started = self.started or now()
+        write_json(directory / SWEEP_FILE, asdict(self))
+
+    @classmethod
+    def read(cls, directory: Path) -> "SweepRecord | None":
+        """The record in a directory, or None if there is none."""
+        path = directory / SWEEP_FILE
+        return cls(**read_json(path)) if path.exists() else None
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Inside, no other process works in the directory. Raises ConfigurationError if one does already."""
+    with (directory / LOCK_FILE).open("a") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ConfigurationError(
+                    f"Another process is training in {directory}. Wait for it, or use another output directory."
+                ) from None
+        yield
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a process works in the directory. Asking takes no lock that could get in its way."""
+    path = directory / LOCK_FILE
+    if fcntl is None or not path.exists():
+        return fcntl is None
+    with path.open("r") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def metrics_files(directory: Path) -> list[Path]:
+    """The tables of all attempts, oldest first."""
+    earlier = sorted((directory / "metrics").glob("metrics-*.csv"), key=lambda path: int(path.stem.split("-")[1]))
+    newest = directory / "metrics" / "metrics.csv"
+    return [*earlier, newest] if newest.exists() else earlier
+
+
+def keep_earlier_metrics(directory: Path) -> None:
+    """Move the table of an earlier attempt aside: Lightning's logger would overwrite it."""
+    files = metrics_files(directory)
+    if files and files[-1].stem == "metrics":
+        files[-1].rename(files[-1].with_name(f"metrics-{len(files)}.csv"))
+
+
+def read_metrics(directory: Path) -> list[Row]:
+    """What was logged, in order of steps. Steps that a crash lost and a resumed run made again count once, as last made."""
+    rows: list[Row] = []
+    for path in metrics_files(directory):
+        with path.open(newline="") as file:
+            newer = [row for line in csv.DictReader(file) if (row := _numbers(line)) and "step" in row]
+        if newer:
+            first = min(row["step"] for row in newer)
+            rows = [row for row in rows if row["step"] < first] + newer
+    return rows
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Replace a file as a whole: whoever reads it sees the old content or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+    partial.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file."""
+    return json.loads(path.read_text("utf-8"))
+
+
+def now() -> str:
+    """The time, in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _plain(value: Any) -> Any:
+    """The same with every infinite or undefined number as a string: JSON has no word for them."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _numbers(line: dict[str, Any]) -> Row:
+    """The cells of a table's row that hold a number; a row that is still being written may have other ones."""
+    found: Row = {}
+    for name, text in line.items():
+        try:
+            found[name] = float(text)
+        except (TypeError, ValueError):
+            continue
+    return found
