@@ -15,6 +15,7 @@ from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, Ledge
 if TYPE_CHECKING:
     from lightning_gep.callbacks import PrivacyBudget, PrivacyMonitor
     from lightning_gep.data.random_labels import RandomLabels
+    from lightning_gep.performance import PerformanceMonitor
     from lightning_gep.strategy import GEPStrategy
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "ConfigurationError",
     "GEPStrategy",
     "LedgerError",
+    "PerformanceMonitor",
     "PrivacyAccount",
     "PrivacyBudget",
     "PrivacyMonitor",
@@ -32,6 +34,7 @@ __all__ = [
 
 _ON_FIRST_USE = {
     "GEPStrategy": "lightning_gep.strategy",
+    "PerformanceMonitor": "lightning_gep.performance",
     "PrivacyBudget": "lightning_gep.callbacks",
     "PrivacyMonitor": "lightning_gep.callbacks",
     "RandomLabels": "lightning_gep.data.random_labels",

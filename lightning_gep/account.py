@@ -1,5 +1,6 @@
 """The privacy account of a run: planned, spent, left. Every release is charged before it happens."""
 
+import math
 import os
 import uuid
 from pathlib import Path
@@ -41,6 +42,10 @@ class PrivacyAccount:
         if delta is None or delta == self.delta:
             return self._curve(self.steps)
         return epsilon_of([(self.plan.event, self.steps)], delta, self.plan.accountant)
+
+    def epsilon_after(self, steps: int) -> float:
+        """ε after `steps` steps in all at the plan's δ, from the curve, rounded up."""
+        return self._curve(steps)
 
     def delta_at(self, epsilon: float) -> float:
         """δ spent so far at another ε."""
@@ -146,11 +151,23 @@ class PrivacyAccount:
 
 
 def check_same_plan(saved: PrivacyPlan, asked: PrivacyPlan) -> None:
-    """Raises ConfigurationError, naming what differs, unless both plans promise the same."""
+    """Raises ConfigurationError, naming what differs, unless both plans promise the same.
+
+    Numbers may differ in their last digits: splitting a step's σ and putting it together again rounds. The run goes on
+    with the saved plan, so this decides nothing but whether another one was meant.
+    """
     before, now = saved.to_state(), asked.to_state()
-    changed = [f"{name}: {before[name]} → {now[name]}" for name in before if before[name] != now[name]]
+    changed = [f"{name}: {before[name]} → {now[name]}" for name in before if not _equal(before[name], now[name])]
     if changed:
         raise ConfigurationError(
             f"The privacy settings differ from those of the checkpoint ({'; '.join(changed)}). "
             "One run has one guarantee: continue with the old settings, or start a new run."
         )
+
+
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_equal(first[name], second[name]) for name in first)
+    if isinstance(first, float) and isinstance(second, float):
+        return math.isclose(first, second, rel_tol=1e-12)
+    return bool(first == second)

@@ -9,6 +9,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_gep.child_processes import JobLauncher
+
 T = TypeVar("T")
 
 
@@ -24,6 +26,8 @@ class ProcessStrategy(Strategy):
         super().__init__(**kwargs)
         self._start_method = start_method
         self._ddp = DDPStrategy(start_method="popen")
+        self.child_command: list[str] | None = None
+        """What Python runs in further processes; None: the same program as in this one."""
 
     # What the trainer sets.
 
@@ -103,8 +107,7 @@ class ProcessStrategy(Strategy):
         if self.world_size == 1:
             return
         if self._start_method == "popen":
-            self._ddp._configure_launcher()
-            self._launcher = self._ddp.launcher
+            self._launcher = JobLauncher(self)
         else:
             self._launcher = _MultiProcessingLauncher(self, start_method=self._start_method)  # type: ignore[arg-type]
 
@@ -113,6 +116,11 @@ class ProcessStrategy(Strategy):
         super().setup_environment()
         if self.world_size > 1:
             self._ddp.setup_distributed()
+
+    def wait_for_children(self, seconds: float = 60.0) -> None:
+        """Return when the processes that were started for this run have ended."""
+        for child in self._launcher.procs if isinstance(self._launcher, JobLauncher) else ():
+            child.wait(seconds)
 
     @override
     def model_to_device(self) -> None:

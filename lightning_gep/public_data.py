@@ -4,9 +4,11 @@ import hashlib
 import math
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
@@ -17,6 +19,7 @@ from lightning_gep.gradients.batches import batch_size, record_leaves, replace_l
 from lightning_gep.validation import check_collate, check_same_structure
 
 RECORDS_COMPARED = 2000
+RECORDS_READ_AGAIN = 8
 SECONDS_FOR_COMPARISON = 20.0
 
 
@@ -85,18 +88,34 @@ def stand_in_batch(loader: DataLoader[Any], records: int = 8) -> Any:
     return replace_leaves(batch, [stand_in(leaf) for leaf in record_leaves(batch)])
 
 
-def check_public_data(public: DataLoader[Any], private: DataLoader[Any]) -> None:
-    """Raises ConfigurationError if public data holds training records, or is built differently from training data."""
-    check_disjoint(public.dataset, private.dataset)
+@dataclass(frozen=True)
+class PublicRecords:
+    """What a privacy card says of public data. `sha256` is None where a hash would say nothing, and `note` says why."""
+
+    name: str
+    records: int | None
+    hashed_records: int
+    sha256: str | None
+    note: str
+    compared_records: int
+    """The first records, which were compared by content with training records."""
+    compared_with: str
+
+
+def check_public_data(public: DataLoader[Any], private: DataLoader[Any]) -> PublicRecords:
+    """Which records they are; raises ConfigurationError if they hold training records, or are built differently."""
+    digests, compared_with = check_disjoint(public.dataset, private.dataset)
     check_collate(private, [public.dataset[i % len(public.dataset)] for i in range(8)])  # type: ignore[arg-type]
     check_same_structure(next(PublicStream(public).batches(2)), private.collate_fn([private.dataset[0]]))
+    return identify(public.dataset, digests, compared_with)
 
 
-def check_disjoint(public: Dataset[Any], private: Dataset[Any]) -> None:
+def check_disjoint(public: Dataset[Any], private: Dataset[Any]) -> tuple[list[bytes | None], str]:
     """Raises ConfigurationError if the public data is, contains, or shares records with the training data.
 
     The data sets are followed through Subset and ConcatDataset to the records they hold. Public records that are
-    tensors, arrays or plain values are also compared by content with the training records, labels apart.
+    tensors, arrays or plain values are also compared by content with the training records, labels apart. Returns the
+    digests of the public records that were compared, in order, and what they were compared with.
     """
     shared = {key for key, indices in _sources(public).items() if indices & _sources(private).get(key, set())}
     if shared:
@@ -104,17 +123,48 @@ def check_disjoint(public: Dataset[Any], private: Dataset[Any]) -> None:
             "The auxiliary data contains training records (both draw on the same data set). Public data must share no "
             "record with the training data: use other images, e.g. ImageNet with random labels."
         )
-    contents = _contents(private)
+    contents, stride = _contents(private)
+    digests = []
     for i in range(min(_length(public), RECORDS_COMPARED)):
-        if _content(public, i) in contents:
+        digests.append(_content(public, i))
+        if digests[-1] is not None and digests[-1] in contents:
             raise ConfigurationError(
                 f"Auxiliary record {i} is a training record (the same content). Public data must share no record with "
                 "the training data: remove it, or use other public data."
             )
+    compared_with = "all training records" if stride == 1 else f"one in {stride} training records"
+    if not contents or None in contents or None in digests:
+        compared_with += ", as far as records could be compared by content"
+    return digests, compared_with
 
 
-def _contents(dataset: Dataset[Any]) -> set[bytes]:
-    """Digests of the records: of all, or of every n-th where reading all would take too long, which is then said."""
+def identify(dataset: Dataset[Any], digests: list[bytes | None], compared_with: str) -> PublicRecords:
+    """Name, size and hash of a data set, from the digests of its first records in order.
+
+    The hash is that of the inputs alone: neither labels drawn afresh nor the order of a shuffling loader change it.
+    """
+    sha256 = None
+    if not digests:
+        note = "no hash: the data set has no length"
+    elif None in digests:
+        note = "no hash: some records cannot be serialised"
+    elif _differs_when_read_again(dataset, digests):
+        note = "no hash: a record differs from one reading to the next, as with random augmentation"
+    else:
+        sha256 = hashlib.sha256(b"".join(digest for digest in digests if digest is not None)).hexdigest()
+        note = "inputs without labels, in the order of the data set"
+    hashed = len(digests) if sha256 else 0
+    return PublicRecords(_name(dataset), _length(dataset) or None, hashed, sha256, note, len(digests), compared_with)
+
+
+def _differs_when_read_again(dataset: Dataset[Any], digests: list[bytes | None]) -> bool:
+    first = digests[:RECORDS_READ_AGAIN]
+    with torch.random.fork_rng(devices=[]):  # the random numbers of the training stay where they are
+        return [_content(dataset, i) for i in range(len(first))] != first
+
+
+def _contents(dataset: Dataset[Any]) -> tuple[set[bytes | None], int]:
+    """Digests of the records, and n: of every n-th where reading all would take too long, which is then said."""
     count = _length(dataset)
     start = time.perf_counter()
     tried = [_content(dataset, i) for i in range(min(count, 100))]
@@ -125,7 +175,14 @@ def _contents(dataset: Dataset[Any]) -> set[bytes]:
             f"Reading all {count} training records to compare them with the auxiliary data would take about "
             f"{seconds:.0f} s; every {stride}th is compared. That they share no record is for you to know."
         )
-    return {content for i in range(0, count, stride) if (content := _content(dataset, i)) is not None}
+    return {_content(dataset, i) for i in range(0, count, stride)}, stride
+
+
+def _name(dataset: Any) -> str:
+    """The classes of a data set and of those it wraps."""
+    inner = getattr(dataset, "dataset", None)
+    name = type(dataset).__name__
+    return f"{name}({_name(inner)})" if isinstance(inner, Dataset) else name
 
 
 def _length(dataset: Dataset[Any]) -> int:
@@ -157,9 +214,26 @@ def _content(dataset: Any, index: int) -> bytes | None:
     """A digest of a record's input, or None where it has no content to compare."""
     record = dataset[index]
     value = record[0] if isinstance(record, tuple | list) and record else record
-    if isinstance(value, torch.Tensor):
-        value = (str(value.dtype), tuple(value.shape), value.detach().cpu().contiguous().numpy().tobytes())
     try:
-        return hashlib.blake2b(pickle.dumps(value), digest_size=16).digest()
+        return hashlib.blake2b(_serialised(value), digest_size=16).digest()
     except Exception:  # anything may be in a data set; what cannot be serialised cannot be compared
         return None
+
+
+def _serialised(value: Any) -> bytes:
+    """The value as bytes that are the same in every process: a pickled tensor holds the address of its storage."""
+    if isinstance(value, torch.Tensor):
+        plain = value.detach().cpu().contiguous()
+        return _framed(str((plain.dtype, *plain.shape)).encode(), plain.flatten().view(torch.uint8).numpy().tobytes())
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return _framed(f"{value.dtype.str}{value.shape}".encode(), value.tobytes())
+    if isinstance(value, Mapping):
+        return _framed(*(_serialised(part) for key in sorted(value, key=str) for part in (str(key), value[key])))
+    if isinstance(value, list | tuple):
+        return _framed(*(_serialised(part) for part in value))
+    return pickle.dumps(value, protocol=4)
+
+
+def _framed(*parts: bytes) -> bytes:
+    """The parts one after another, each with its length, so that no two lists give the same."""
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)

@@ -1,8 +1,8 @@
 """What a job leaves on disk about itself: written while it runs, read by sweeps and reports.
 
 A run's directory holds `run.json` (this module), `metrics/metrics*.csv`, `checkpoints/` with the privacy card beside
-the weights, and `privacy/` with the ledger. A sweep's directory holds `sweep.json` and one directory per job. Everything
-is plain JSON and CSV, written whole or not at all, so that it can be read at any moment and from another machine.
+the weights, and `privacy/` with the ledger. A sweep's directory holds `sweep.json` and one directory per job. It is all
+plain JSON and CSV, written whole or not at all, so that it can be read at any moment and from another machine.
 """
 
 import csv
@@ -138,7 +138,7 @@ def keep_earlier_metrics(directory: Path) -> None:
 
 
 def read_metrics(directory: Path) -> list[Row]:
-    """What was logged, in order of steps. Steps that a crash lost and a resumed run made again count once, as last made."""
+    """What was logged, in order of steps. A step that was lost in a crash and made again counts as last made."""
     rows: list[Row] = []
     for path in metrics_files(directory):
         with path.open(newline="") as file:
@@ -178,10 +178,11 @@ def _plain(value: Any) -> Any:
 
 def _numbers(line: dict[str, Any]) -> Row:
     """The cells of a table's row that hold a number; a row that is still being written may have other ones."""
-    found: Row = {}
-    for name, text in line.items():
-        try:
-            found[name] = float(text)
-        except (TypeError, ValueError):
-            continue
-    return found
+    return {name: number for name, text in line.items() if (number := _number(text)) is not None}
+
+
+def _number(text: Any) -> float | None:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return None

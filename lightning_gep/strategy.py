@@ -16,6 +16,9 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_gep.account import PrivacyAccount
+from lightning_gep.card.content import RunFacts, mechanism_section, public_data_section
+from lightning_gep.card.run import RunCard, card_directory
+from lightning_gep.card.software import software
 from lightning_gep.errors import ConfigurationError, LedgerError
 from lightning_gep.groups import Grouping, ParameterGroups
 from lightning_gep.mechanism import Diagnostics, gradient_embedding_perturbation
@@ -23,7 +26,13 @@ from lightning_gep.noise import NoNoise, make_noise
 from lightning_gep.plan import PrivacyPlan
 from lightning_gep.poisson_loader import EmptyBatch, PoissonLoader
 from lightning_gep.processes import ProcessStrategy
-from lightning_gep.public_data import PublicStream, check_public_data, find_public_loader, stand_in_batch
+from lightning_gep.public_data import (
+    PublicRecords,
+    PublicStream,
+    check_public_data,
+    find_public_loader,
+    stand_in_batch,
+)
 from lightning_gep.release import Clipping
 from lightning_gep.resumption import continued_plan, open_ledger
 from lightning_gep.sampling import PoissonSampler, Secret, seeded_secret
@@ -124,6 +133,8 @@ class GEPStrategy(ProcessStrategy):
         self._saved: dict[str, Any] | None = None
         self._saved_in: Path | None = None
         self._has_train_loader = False
+        self._public_records: PublicRecords | None = None
+        self._card: RunCard | None = None
         self._batch: Any = None
         self._diagnostics: Diagnostics | None = None
 
@@ -167,6 +178,8 @@ class GEPStrategy(ProcessStrategy):
     def on_train_start(self) -> None:
         if not isinstance(self._trainer.train_dataloader, PoissonLoader):
             raise ConfigurationError(SEVERAL_LOADERS)
+        if self._card is not None:
+            self._card.start()
 
     def _prepare(self, trainer: Trainer, loader: DataLoader[Any]) -> PoissonSampler:
         """Calibrate, choose and open what the steps need; the sampler that takes the place of the loader's own."""
@@ -206,6 +219,7 @@ class GEPStrategy(ProcessStrategy):
         self._basis_source = self._make_basis_source(groups, saved)
         self._noise = make_noise(self.settings.generator, self.settings.seed) if self.is_global_zero else NoNoise()
         self._announce(plan, logged)
+        self._card = self._make_card(trainer, groups, logged, saved) if self.is_global_zero else None
         # A new secret for every fit, also after a resume: the same on all ranks, and on no disk.
         secret = Secret(self.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)
         return PoissonSampler(
@@ -218,11 +232,12 @@ class GEPStrategy(ProcessStrategy):
         )
 
     def _find_public_data(self, trainer: Trainer, loader: DataLoader[Any]) -> PublicStream | None:
+        self._public_records = None
         if not self.settings.uses_basis and self.cost.aux_dataloader is None:
             return None
         datamodule = getattr(trainer, "datamodule", None)
         public = find_public_loader(self.cost.aux_dataloader, datamodule, self._module)
-        check_public_data(public, loader)
+        self._public_records = check_public_data(public, loader)
         return PublicStream(public)
 
     def _choose_backend(self, loader: DataLoader[Any]) -> list[str]:
@@ -343,12 +358,25 @@ class GEPStrategy(ProcessStrategy):
             **self._statistics.values(self._basis_source.current),
         }
 
-    # Checkpoints and the ledger.
+    # Checkpoints, the ledger and the privacy card.
+
+    @property
+    def card_directory(self) -> Path | None:
+        """Where the privacy card of this process' newest fit is; None before a fit, and on ranks other than 0."""
+        return None if self._card is None else self._card.directory
+
+    @override
+    def on_exception(self, exception: BaseException) -> None:
+        super().on_exception(exception)
+        if self._card is not None:
+            self._card.failed = True
 
     @override
     def teardown(self) -> None:
         if self.privacy is not None:
             self.privacy.close_ledger()
+        if self._card is not None:
+            self._card.end()
         super().teardown()
 
     @override
@@ -356,6 +384,8 @@ class GEPStrategy(ProcessStrategy):
         if self.privacy is not None and self._trainer.state.fn == TrainerFn.FITTING:
             checkpoint[CHECKPOINT_KEY] = self._state()
         super().save_checkpoint(checkpoint, filepath, storage_options)
+        if self._card is not None and self._trainer.state.fn == TrainerFn.FITTING:
+            self._card.write()
 
     @override
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
@@ -381,7 +411,26 @@ class GEPStrategy(ProcessStrategy):
             "subspace": source.state_dict() if isinstance(source, SharedBasis) else None,
             "chosen": dict(vars(self._chosen)),
             "ledger": None if self.privacy.ledger_path is None else str(self.privacy.ledger_path),
+            "left_unprotected": [] if self._card is None else self._card.left,
         }
+
+    def _make_card(
+        self, trainer: Trainer, groups: ParameterGroups, logged: list[str], saved: dict[str, Any] | None
+    ) -> RunCard:
+        assert self.privacy is not None
+        facts = RunFacts(
+            mechanism=mechanism_section(self.settings, self.cost, self._chosen, groups, self.privacy.plan),
+            generator=self.settings.generator,
+            device=self._gradients.device.type,
+            software=software(),
+            public_data=public_data_section(self._public_records, uses_basis=self.settings.uses_basis),
+            logged=tuple(logged),
+            log_nonprivate=self.log_nonprivate,
+            left_before=tuple(saved.get("left_unprotected", ()) if saved is not None else ()),
+            processes=self.world_size,
+        )
+        where = card_directory(trainer.checkpoint_callbacks, trainer.default_root_dir)
+        return RunCard(where, self.privacy, facts, rank_zero_warn)
 
     def _state_to_continue(self) -> dict[str, Any] | None:
         """A checkpoint's state, or that of an earlier fit of this strategy: a second fit continues the count."""

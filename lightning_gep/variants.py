@@ -69,8 +69,8 @@ class GEP:
         )
 
     def _sigmas(self, sigma: float, k: int | None, num_parameters: int | None) -> tuple[float, float]:
-        if self.clipping == "joint" or sigma == 0:
-            return sigma, sigma
+        if self.clipping == "joint" or sigma == 0 or math.isinf(self.clip_embedding + self.clip_residual):
+            return sigma, sigma  # an infinite threshold has no noise to split; with noise, `Part` refuses it
         share = self._embedding_share(k, num_parameters)
         return sigma / math.sqrt(share), sigma / math.sqrt(1 - share)
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from lightning_gep.account import PrivacyAccount
+from lightning_gep.account import PrivacyAccount, check_same_plan
 from lightning_gep.accounting import epsilon
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
 from lightning_gep.ledger import read
@@ -165,3 +165,15 @@ def test_nothing_can_be_charged_while_the_ledger_is_closed(tmp_path):
     with pytest.raises(LedgerError, match="is closed"):
         account.charge()
     assert account.steps == 0
+
+
+@pytest.mark.parametrize("noise", [0.9659, 1.214, 1.977, 2.984, *(0.5 + 0.01 * i for i in range(200))])
+def test_a_plan_rebuilt_from_its_own_noise_is_the_same_plan(noise):
+    """σ is split in two parts and put together again: its last digit may change, what is promised does not."""
+    sizes = {"num_records": 1000, "expected_batch_size": 100, "delta": 1e-5, "k": 20, "num_parameters": 6186}
+    saved = PrivacyPlan.make(GEP(1.0, 0.5), noise_multiplier=noise, **sizes)
+    asked = PrivacyPlan.make(GEP(1.0, 0.5), noise_multiplier=saved.event.noise_multiplier, **sizes)
+    check_same_plan(saved, asked)
+    other = PrivacyPlan.make(GEP(1.0, 0.5), noise_multiplier=noise * (1 + 1e-6), **sizes)
+    with pytest.raises(ConfigurationError, match="release"):
+        check_same_plan(saved, other)

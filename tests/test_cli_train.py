@@ -9,8 +9,9 @@ from hydra import compose, initialize_config_dir
 
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.cli.job import train
-from lightning_gep.cli.summary import Outcome, summary_rows
-from lightning_gep.cli.train import main
+from lightning_gep.cli.summary import summary_rows
+from lightning_gep.cli.train import single_job
+from lightning_gep.runs import RunRecord
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHORT = ("trainer.max_epochs=1", "data.batch_size=64", "trainer.accelerator=cpu")
@@ -49,33 +50,38 @@ def test_a_short_run_from_end_to_end(tmp_path):
 
 @pytest.mark.parametrize("mechanism", ["gep", "bgep", "gp"])
 def test_every_mechanism_trains_and_keeps_its_budget(mechanism, tmp_path):
-    outcome = train(composed(tmp_path, f"mechanism={mechanism}", QUICKLY_ACCOUNTED, *SHORT))
-    assert outcome.mechanism == mechanism
-    assert outcome.privacy["private"]
-    assert outcome.privacy["steps"] == 20
-    assert 7.9 < outcome.privacy["epsilon"] <= 8.0
-    assert 0 <= outcome.test_accuracy <= 1
+    record = train(composed(tmp_path, f"mechanism={mechanism}", QUICKLY_ACCOUNTED, *SHORT))
+    assert record.config["mechanism"]["mechanism"] == mechanism
+    assert record.privacy["private"]
+    assert record.privacy["steps"] == 20
+    assert 7.9 < record.privacy["epsilon"] <= 8.0
+    assert 0 <= record.metrics["test/accuracy"] <= 1
 
 
 def test_the_default_job_learns(tmp_path):
     """Ten epochs of the thirty, which reach most of the accuracy."""
-    assert train(composed(tmp_path, "trainer.max_epochs=10", QUICKLY_ACCOUNTED)).test_accuracy > 0.8
+    record = train(composed(tmp_path, "trainer.max_epochs=10", QUICKLY_ACCOUNTED))
+    assert record.metrics["test/accuracy"] > 0.8
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("override", "message", "key"),
     [
-        ("data.batch_size=0", "batch_size must be a whole number above 0, but it is 0."),
-        ("privacy.epsilon=-1", "epsilon must be a finite number above 0, but it is -1"),
-        ("trainer.max_epochs=-1", "max_epochs"),
+        ("data.batch_size=0", "batch_size must be a whole number above 0, but it is 0.", "data.batch_size"),
+        ("privacy.epsilon=-1", "epsilon must be a finite number above 0, but it is -1", "privacy.epsilon"),
+        ("privacy.delta=0.9", "delta=0.9 is not below 1/N", "privacy.delta"),
+        ("mechanism.k=99999", "k=99999 basis vectors are more than the 6186", "mechanism.k"),
+        ("threads=0", "threads must be a whole number above 0", "threads"),
+        ("trainer.max_epochs=-1", "max_epochs", None),
     ],
 )
-def test_a_value_that_cannot_work_is_one_line_and_exit_code_2(override, message, tmp_path, capsys):
+def test_a_value_that_cannot_work_is_one_line_with_its_key_and_exit_code_2(override, message, key, tmp_path, capsys):
     with pytest.raises(SystemExit) as exit_:
-        main(composed(tmp_path, override))
+        single_job(composed(tmp_path, override))
     assert exit_.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("gep-train:")]
     assert message in line
+    assert key is None or line.endswith(f"(config key: {key})")
 
 
 def test_the_command_itself_gives_that_line_without_a_traceback(tmp_path):
@@ -87,7 +93,7 @@ def test_the_command_itself_gives_that_line_without_a_traceback(tmp_path):
 
 def test_a_misspelt_key_is_an_error_without_a_traceback(tmp_path):
     result = gep_train("privacy.epsilonn=3", cwd=tmp_path)
-    assert result.returncode != 0
+    assert result.returncode == 2
     assert "privacy.epsilonn" in result.stderr
     assert "Traceback" not in result.stderr
 
@@ -111,6 +117,14 @@ def test_the_wheel_runs_in_another_environment(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "ε spent" in result.stdout
     assert (run_directory(elsewhere) / "checkpoints" / "last.ckpt").is_file()
+    swept = run(
+        [environment / "bin" / "gep-train", "-m", "seed=0,1", "sweep=two", QUICKLY_ACCOUNTED, *SHORT], elsewhere
+    )
+    assert swept.returncode == 0, swept.stderr
+    assert "2 jobs: 2 finished" in swept.stdout
+    page = run([environment / "bin" / "gep-report", "sweeps/two"], elsewhere)
+    assert page.returncode == 0, page.stderr
+    assert (elsewhere / "sweeps" / "two" / "report.html").stat().st_size > 10**6
 
 
 def checked(result):
@@ -122,15 +136,43 @@ def report(**changes):
     return {"private": True, "epsilon": 7.99621, "delta": 1e-4, "target_epsilon": 8.0, "steps": 150, **changes}
 
 
-def rows(privacy, output_dir="outputs/a"):
-    return summary_rows(Outcome("gep", 0.9361, privacy, 12.34, output_dir))
+def rows(privacy, directory=Path("outputs/a")):
+    metrics = {"test/accuracy": 0.9361, "test/loss": 0.123456, "val/accuracy": 0.5}
+    config = {"mechanism": {"mechanism": "gep"}}
+    return summary_rows(RunRecord("a", config=config, metrics=metrics, privacy=privacy, seconds=12.34), directory)
 
 
 def test_the_summary_rounds_epsilon_up_and_says_when_a_run_was_not_private(tmp_path):
     assert rows(report())["ε spent"] == "7.997 of 8"
     assert rows(report(target_epsilon=None))["ε spent"] == "7.997"
     assert rows(report(epsilon=float("inf"), private=False))["ε spent"] == "∞ (not private: there is no noise)"
+    assert rows(report(epsilon="inf", private=False))["ε spent"] == "∞ (not private: there is no noise)"
     assert "not private" in rows(report(private=False))["ε spent"]
     assert rows(report())["test accuracy"] == "93.6 %"
+    assert rows(report())["test loss"] == "0.1235"
     assert rows(report())["outputs"] == "outputs/a"
-    assert rows(report(), str(tmp_path))["outputs"] == str(tmp_path)
+    assert rows(report(), tmp_path)["outputs"] == str(tmp_path)
+
+
+def test_help_shows_examples_and_exit_codes_at_once(tmp_path):
+    result = gep_train("--help", cwd=tmp_path)
+    assert result.returncode == 0
+    for part in (
+        "gep-train -m privacy.epsilon=2,5,8",
+        "Exit codes",
+        "hydra/launcher=",
+        "-sc install=bash",
+        "mechanism: bgep",
+    ):
+        assert part in result.stdout
+
+
+def test_tab_completes_groups_keys_and_options(tmp_path):
+    def completed(line):
+        command = [sys.executable, "-m", "lightning_gep.cli.train", "-sc", "query=bash"]
+        environment = {**os.environ, "COMP_LINE": line, "COMP_POINT": str(len(line))}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        return done.stdout.split()
+
+    assert completed("gep-train mechanism=") == ["mechanism=bgep", "mechanism=gep", "mechanism=gp"]
+    assert "privacy.epsilon=" in completed("gep-train privacy.")

@@ -26,7 +26,7 @@ def build(config):
 
 
 def test_the_configs_were_found():
-    assert len(OPTIONS) >= 16
+    assert len(OPTIONS) >= 24
     assert {group.split("/")[0] for group, _ in OPTIONS} == {path.name for path in CONF.iterdir() if path.is_dir()}
 
 

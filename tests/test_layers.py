@@ -22,6 +22,8 @@ ACCOUNTING = [
     "plan",
     "ledger",
     "account",
+    "repetitions",
+    "selection",
 ]
 
 

@@ -12,7 +12,11 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.groups import ParameterGroups
 from lightning_gep.models import schedules
 from lightning_gep.models.classifier import ImageClassifier
+from lightning_gep.models.linear_probe import LinearProbe
+from lightning_gep.models.mnist_cnn import MnistCNN
+from lightning_gep.models.resnet20 import Block, ResNet20
 from lightning_gep.models.small_cnn import SmallCNN
+from lightning_gep.models.text_encoder import TextEncoder
 
 
 def classifier(lr=0.5):
@@ -124,3 +128,44 @@ def test_cosine_falls_from_the_full_rate_to_almost_nothing():
 def test_a_schedule_without_an_end_is_refused(make_scheduler, message):
     with pytest.raises(ConfigurationError, match=message):
         rates(make_scheduler, 1)
+
+
+@pytest.mark.parametrize(
+    ("network", "images", "sizes"),
+    [
+        (ResNet20(), torch.randn(3, 3, 32, 32), (464, 14016, 51072, 203520, 650)),
+        (MnistCNN(), torch.randn(3, 1, 28, 28), (1040, 8224, 5130)),
+        (LinearProbe(4096), torch.randn(3, 4096), (40960,)),
+        (TextEncoder(), torch.randint(1000, (3, 32)), (2048, 64000, 99968, 650)),
+    ],
+    ids=["resnet20", "mnist_cnn", "linear_probe", "text_encoder"],
+)
+def test_the_networks_have_the_papers_sizes_and_groups(network, images, sizes):
+    assert network(images).shape == (3, 10)
+    assert ParameterGroups.from_module(network).sizes == sizes
+    alone = network(images[:1])
+    assert torch.allclose(network(images)[:1], alone, atol=1e-5), "a record's logits depend on itself alone"
+
+
+def test_a_shortcut_of_the_resnet_takes_every_second_pixel_and_pads_channels_with_zeros():
+    block, x = Block(16, 32, norm_groups=4), torch.randn(2, 16, 8, 8)
+    shortcut = block._shortcut(x)
+    assert shortcut.shape == (2, 32, 4, 4)
+    assert torch.equal(shortcut[:, 8:24], x[:, :, ::2, ::2])
+    assert not shortcut[:, :8].any()
+    assert not shortcut[:, 24:].any()
+
+
+@pytest.mark.parametrize(
+    ("network", "setting"),
+    [
+        (ResNet20, {"norm_groups": 0}),
+        (MnistCNN, {"num_classes": 0}),
+        (LinearProbe, {"num_features": -1}),
+        (TextEncoder, {"heads": 7}),
+    ],
+)
+def test_other_networks_that_cannot_be_built_say_which_value(network, setting):
+    ((name, value),) = setting.items()
+    with pytest.raises(ConfigurationError, match=f"{name}.*{value}"):
+        network(**setting)

@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 
@@ -80,3 +81,11 @@ def test_an_infinite_threshold_without_noise_is_allowed():
     made = plan(mechanism=GEP(float("inf"), float("inf")), epsilon=None, noise_multiplier=0.0)
     assert made.event.noise_multiplier == 0.0
     assert [part.noise_std for part in made.release.parts] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("clips", [(math.inf, 1.0), (1.0, math.inf), (math.inf, math.inf)])
+def test_an_infinite_threshold_with_noise_is_refused_in_words(clips):
+    sizes = {"num_records": 1000, "expected_batch_size": 100, "delta": 1e-5, "k": 20, "num_parameters": 500}
+    with pytest.raises(ConfigurationError, match="infinite noise"):
+        PrivacyPlan.make(GEP(*clips), noise_multiplier=1.0, **sizes)
+    assert PrivacyPlan.make(GEP(*clips), noise_multiplier=0.0, **sizes).event.noise_multiplier == 0

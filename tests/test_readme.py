@@ -23,9 +23,20 @@ def run(command, cwd):
     return done.stdout
 
 
+SAID = {
+    "make train": "test accuracy",
+    "gep-train mechanism": "ε spent",
+    "gep-plan": "noise",
+    "gep-train -m": "4 jobs: 4 finished",
+    "gep-report": "report.html",
+}
+"""What each command, by its beginning, has to print."""
+
+
 def test_the_readme_has_what_these_tests_look_for():
     assert len(SCRIPTS) == 2
-    assert len(COMMANDS) == 2
+    assert len(COMMANDS) == len(SAID)
+    assert all(command.startswith(said) for command, said in zip(COMMANDS, SAID, strict=True))
 
 
 def test_make_train_is_the_default_job():
@@ -33,11 +44,10 @@ def test_make_train_is_the_default_job():
     assert recipe.splitlines()[1:] == ["\t$(BIN)/gep-train"]
 
 
-@pytest.mark.parametrize("command", [c.replace("make train", "gep-train") for c in COMMANDS])
-def test_commands(command, tmp_path):
-    output = run(command.split(), tmp_path)
-    assert "test accuracy" in output
-    assert "ε spent" in output
+def test_commands_in_the_order_they_are_printed(tmp_path):
+    for command, said in zip(COMMANDS, SAID.values(), strict=True):
+        assert said in run(command.replace("make train", "gep-train").split(), tmp_path), command
+    assert (tmp_path / "sweeps" / "first" / "report.html").is_file()
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=["training", "calibration"])

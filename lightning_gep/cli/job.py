@@ -1,50 +1,169 @@
-"""One training job, from its configuration to its outcome."""
+"""One training job, from its configuration to its record; started again, it goes on where it stopped."""
 
-import time
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
 from lightning_gep.checks import positive_integer
 from lightning_gep.cli.configs import check_keys
-from lightning_gep.cli.summary import Outcome
+from lightning_gep.cli.failures import in_a_line
+from lightning_gep.cli.names import job_name
+from lightning_gep.cli.progress import JobProgress, last_checkpoint, note_progress
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.runs import RunRecord, keep_earlier_metrics, locked
+from lightning_gep.strategy import GEPStrategy
+from lightning_gep.wandb_logger import finish_runs, log_card, log_summary
+
+FREE_TO_CHANGE = {"output_dir", "threads", "logger", "callbacks", "sweep"}
+"""What may differ when a job is continued: where things go and what is shown."""
 
 
-def train(config: DictConfig) -> Outcome:
-    """Train and test; the seed decides the initial weights and nothing that privacy rests on."""
-    check_keys(config)
-    if config.threads is not None:
-        torch.set_num_threads(positive_integer("threads", config.threads, "Use 1, or null for torch's own choice."))
-    seed_everything(config.seed)
-    datamodule, model = instantiate(config.data), instantiate(config.model)
-    trainer = make_trainer(config)
-    start = time.perf_counter()
-    trainer.fit(model, datamodule)
-    seconds = time.perf_counter() - start
-    (metrics,) = trainer.test(model, datamodule, verbose=False)
-    return Outcome(
-        mechanism=config.mechanism.mechanism,
-        test_accuracy=metrics["test/accuracy"],
-        privacy=trainer.strategy.privacy.report(),  # type: ignore[attr-defined]  # it is a GEPStrategy
-        seconds=seconds,
-        output_dir=config.output_dir,
-    )
+def train(config: DictConfig, overrides: Sequence[str] = ()) -> RunRecord:
+    """Train and test, and keep the job's record; the seed decides the initial weights and nothing privacy rests on.
+
+    A finished job is not run again: its record is returned. One that was cut off continues from its last checkpoint,
+    on new draws and with its ledger; whatever ends it is in the record before it is raised.
+    """
+    directory = Path(config.output_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    with clean_environment(), locked(directory) if rank_zero_only.rank == 0 else nullcontext():  # type: ignore[attr-defined]
+        record = _begin(directory, config, overrides)
+        if record.status == "finished":
+            return record
+        try:
+            _train(config, record, directory)
+        except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt | SystemExit)
+            record.status, record.error = "interrupted" if stopped else "failed", in_a_line(error, config)
+            raise
+        else:
+            record.status = "finished"
+        finally:
+            if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+                record.write(directory)
+    return record
 
 
-def make_trainer(config: DictConfig) -> Trainer:
+def make_trainer(config: DictConfig, *callbacks: Any) -> Trainer:
     """The trainer with its strategy, callbacks and loggers."""
     # Finished objects go to the trainer itself: passed through `instantiate` they would be copied.
+    strategy = instantiate(config.mechanism, **config.privacy)
+    if isinstance(strategy, GEPStrategy):
+        # A launcher's worker has another main program, which must not be what further processes are started with.
+        strategy.child_command = ["-m", "lightning_gep.cli.train"]
     trainer: Trainer = instantiate(config.trainer)(
-        strategy=instantiate(config.mechanism, **config.privacy),
-        callbacks=_each(config, "callbacks"),
+        strategy=strategy,
+        callbacks=[*_each(config, "callbacks"), *callbacks],
         logger=_each(config, "logger") or False,
     )
     return trainer
 
 
+def _begin(directory: Path, config: DictConfig, overrides: Sequence[str]) -> RunRecord:
+    """The record of the job: a new one, or that of the attempts before this one."""
+    settings = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(settings, dict)
+    before = RunRecord.read(directory)
+    name = directory.name if config.sweep else job_name(overrides)
+    record = RunRecord(name, overrides=list(overrides), config=settings)  # type: ignore[arg-type]
+    if before is None:
+        return record
+    changed = _changed(_lasting(before.config), _lasting(settings))
+    if changed:
+        before.status, before.error = (
+            "failed",
+            (
+                f"{directory.name} holds a run with other settings ({'; '.join(changed)}). Continue it with its own "
+                "settings, or choose another directory (hydra.run.dir=..., for a sweep sweep=<name>)."
+            ),
+        )
+        before.write(directory)
+        raise ConfigurationError(before.error)
+    if before.status == "finished":
+        return before
+    record.attempts, record.started = before.attempts + 1, before.started
+    record.seconds, record.step, record.metrics = before.seconds, before.step, before.metrics
+    return record
+
+
+def _train(config: DictConfig, record: RunRecord, directory: Path) -> None:
+    check_keys(config)
+    if config.threads is not None:
+        torch.set_num_threads(positive_integer("threads", config.threads, "Use 1, or null for torch's own choice."))
+    seed_everything(config.seed)
+    datamodule, model = instantiate(config.data), instantiate(config.model)
+    trainer = make_trainer(config, JobProgress(record, directory))
+    if trainer.is_global_zero:
+        keep_earlier_metrics(directory)
+        record.write(directory)
+    try:
+        for logger in trainer.loggers:
+            logger.log_hyperparams(record.config)
+        checkpoint = last_checkpoint(trainer)
+        resume = checkpoint is not None and checkpoint.exists()
+        trainer.fit(model, datamodule, ckpt_path=checkpoint if resume else None)
+        note_progress(record, trainer)
+        trainer.test(model, datamodule, verbose=False)
+        note_progress(record, trainer)
+        log_card(trainer.loggers, trainer.strategy.card_directory)  # type: ignore[attr-defined]  # it is a GEPStrategy
+        log_summary(
+            trainer.loggers,
+            mechanism=config.mechanism.mechanism,
+            privacy=record.privacy or {},
+            test_accuracy=record.metrics.get("test/accuracy"),
+            seconds=record.seconds,
+        )
+    except BaseException:
+        finish_runs(trainer.loggers, failed=True)
+        raise
+    finish_runs(trainer.loggers, failed=False)
+    if isinstance(trainer.strategy, GEPStrategy):
+        trainer.strategy.wait_for_children()
+
+
+@contextmanager
+def clean_environment() -> Iterator[None]:
+    """Afterwards the environment and torch's process group are as before: the next job is not part of this one.
+
+    Lightning leaves the address and rank of the processes it starts in the environment. A second job in the same
+    process would take itself for one of them, and train at the settings of the first.
+    """
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
 def _each(config: DictConfig, group: str) -> list[Any]:
     """Everything a group lists by name; a group may list nothing."""
     return [instantiate(entry) for entry in (OmegaConf.select(config, group) or {}).values()]
+
+
+def _lasting(settings: dict[Any, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in FREE_TO_CHANGE}
+
+
+def _changed(before: Any, now: Any, key: str = "") -> list[str]:
+    """The keys whose values differ, with both values."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = list(dict.fromkeys([*before, *now]))
+        return [
+            line
+            for name in names
+            for line in _changed(before.get(name), now.get(name), f"{key}.{name}" if key else str(name))
+            if name not in ("default_root_dir", "dirpath", "save_dir")
+        ]
+    return [] if before == now else [f"{key}: {before} → {now}"]

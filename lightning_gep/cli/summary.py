@@ -1,55 +1,58 @@
 """What a run says at its end."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of one run; `privacy` is the report of its privacy account."""
-
-    mechanism: str
-    test_accuracy: float
-    privacy: dict[str, Any]
-    seconds: float
-    output_dir: str
+from lightning_gep.runs import RunRecord
 
 
-def summary_table(outcome: Outcome) -> Table:
+def summary_table(record: RunRecord, directory: Path) -> Table:
     """A short table for people."""
     table = Table(show_header=False, title="gep-train")
-    for name, value in summary_rows(outcome).items():
+    for name, value in summary_rows(record, directory).items():
         table.add_row(name, value)
     return table
 
 
-def summary_rows(outcome: Outcome) -> dict[str, str]:
-    """The rows of the table. ε is rounded up, so that no more is promised than was kept."""
-    privacy = outcome.privacy
+def summary_rows(record: RunRecord, directory: Path) -> dict[str, str]:
+    """The rows of the table."""
+    privacy = record.privacy or {}
+    tested = {name.replace("/", " "): value for name, value in record.metrics.items() if name.startswith("test/")}
     return {
-        "mechanism": outcome.mechanism,
-        "test accuracy": f"{100 * outcome.test_accuracy:.1f} %",
-        "ε spent": _spent(privacy),
+        "mechanism": record.config["mechanism"]["mechanism"],
+        **{name: percent(value) if "accuracy" in name else f"{value:.4g}" for name, value in tested.items()},
+        "ε spent": spent(privacy),
         "δ": f"{privacy['delta']:g}",
         "steps": str(privacy["steps"]),
-        "training time": f"{outcome.seconds:.1f} s",
-        "outputs": _short_path(outcome.output_dir),
+        "training time": f"{record.seconds:.1f} s",
+        "outputs": short_path(directory),
+        "privacy card": short_path(directory / "checkpoints" / "privacy_card.html"),
     }
 
 
-def _spent(privacy: dict[str, Any]) -> str:
-    epsilon, target = privacy["epsilon"], privacy["target_epsilon"]
+def percent(share: float | None) -> str:
+    """A share as a percentage, or a dash where there is none."""
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def rounded_up(epsilon: float) -> str:
+    """ε with three decimals, never below its value: no more is promised than was kept."""
+    return "∞" if math.isinf(epsilon) else f"{math.ceil(1000 * epsilon) / 1000:g}"
+
+
+def spent(privacy: dict[str, Any]) -> str:
+    """What was spent, of how much, and whether that is worth anything."""
+    epsilon, target = float(privacy["epsilon"]), privacy["target_epsilon"]
     if math.isinf(epsilon):
         return "∞ (not private: there is no noise)"
-    spent = f"{math.ceil(1000 * epsilon) / 1000:g}" + (f" of {target:g}" if target is not None else "")
-    return spent if privacy["private"] else f"{spent} (not private: sampling and noise can be repeated)"
+    amount = rounded_up(epsilon) + (f" of {target:g}" if target is not None else "")
+    return amount if privacy["private"] else f"{amount} (not private: sampling and noise can be repeated)"
 
 
-def _short_path(path: str) -> str:
+def short_path(path: Path) -> str:
     """Relative to where the command was started, if it is below."""
-    absolute, here = Path(path).resolve(), Path.cwd()
+    absolute, here = path.resolve(), Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)

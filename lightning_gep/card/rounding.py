@@ -1,0 +1,43 @@
+"""Numbers for people. ε and δ are rounded up, so that no more is promised than was kept."""
+
+import math
+from decimal import ROUND_CEILING, Context, Decimal
+
+Figure = float | str | None
+"""A figure as a card holds it: a number, "inf", or None where it was not computed."""
+
+
+def shown_epsilon(epsilon: Figure) -> str:
+    """ε to four digits, rounded up; ∞ where there is no bound, a dash where there is no figure."""
+    return "–" if epsilon is None else _rounded_up(float(epsilon), digits=4)
+
+
+def shown_delta(delta: Figure) -> str:
+    """δ to six digits, rounded up."""
+    return "–" if delta is None else _rounded_up(float(delta), digits=6)
+
+
+def shown(value: object) -> str:
+    """Any other value: numbers to six digits, a dash for nothing."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value == "inf" or (isinstance(value, float) and math.isinf(value)):
+        return "∞"
+    if isinstance(value, int) and abs(value) >= 10_000:
+        return f"{value:,}".replace(",", "\u202f")
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _rounded_up(value: float, digits: int) -> str:
+    if math.isinf(value):
+        return "∞"
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(value))
+    if rounded == 0:
+        return "0"
+    if not Decimal("1e-4") <= rounded < Decimal("1e6"):
+        mantissa, exponent = f"{rounded:e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(exponent)}"
+    text = f"{rounded:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,64 @@
+"""What a run was made with: versions, and the revision of the code in the user's working directory."""
+
+import os
+import platform
+import subprocess
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+PACKAGES = {
+    "lightning_gep": "lightning-gep",
+    "torch": "torch",
+    "lightning": "lightning",
+    "opacus": "opacus",
+    "dp_accounting": "dp-accounting",
+    "numpy": "numpy",
+}
+SECONDS_FOR_GIT = 5.0
+
+
+def software() -> dict[str, Any]:
+    """Versions, git revision and kind of machine. Neither a path nor a name of machine or user is among them."""
+    revision, dirty = git_revision()
+    return {**_versions(), "git_revision": revision, "git_dirty": dirty, "platform": _platform()}
+
+
+def git_revision() -> tuple[str | None, bool | None]:
+    """The commit of the working directory, and whether files that git tracks differ from it; None outside of git.
+
+    Files that git does not track do not count as a difference: a run's own outputs are such files.
+    """
+    command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules=none"]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_FOR_GIT,
+            check=True,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # looking must not get in the way of a commit
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+    lines = done.stdout.splitlines()
+    revision = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), None)
+    if revision in (None, "(initial)"):
+        return None, None
+    return revision, any(not line.startswith("#") for line in lines)
+
+
+@lru_cache(maxsize=1)
+def _versions() -> dict[str, str | None]:
+    return {"python": platform.python_version(), **{name: _version(package) for name, package in PACKAGES.items()}}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _platform() -> str:
+    return f"{platform.system()} {platform.machine()}"

@@ -1,0 +1,32 @@
+"""What a run would cost at each of several settings, known before any of them is trained."""
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from lightning_gep.accounting import power_of_ten_below
+from lightning_gep.calibration import noise_multiplier_for
+from lightning_gep.cli.plan_sizes import Known, Sizes
+
+Event = dict[str, float]
+"""`sample_rate`, `noise_multiplier` and `steps` of a run."""
+
+
+def planned_events(configs: list[DictConfig]) -> list[Event]:
+    """The steps and the noise of each run. Data and model are built for their sizes; nothing is trained."""
+    sizes = Sizes(Known())
+    return [_planned_event(config, sizes) for config in configs]
+
+
+def _planned_event(config: DictConfig, sizes: Sizes) -> Event:
+    settings: Any = {
+        **OmegaConf.to_container(config.mechanism, resolve=True),  # type: ignore[dict-item]
+        **OmegaConf.to_container(config.privacy, resolve=True),  # type: ignore[dict-item]
+    }
+    size = sizes.of(config, settings)
+    rate = size.expected_batch_size / size.num_records
+    noise = settings["noise_multiplier"]
+    if noise is None:
+        delta = settings["delta"] or power_of_ten_below(1 / size.num_records)
+        noise, _ = noise_multiplier_for(settings["epsilon"], delta, rate, size.steps, settings["accountant"])
+    return {"sample_rate": rate, "noise_multiplier": noise, "steps": size.steps}

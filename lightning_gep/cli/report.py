@@ -1,0 +1,72 @@
+"""`gep-report`: what a run, a sweep or several of them left on disk, as one page or as Markdown."""
+
+import argparse
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightning_gep.errors import ConfigurationError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the report. Exit code 0, or 2 with a line on stderr for whatever could not be read or written.
+
+    A run file that cannot be read is such a case too, but the other runs are reported all the same.
+    """
+    options = _parser().parse_args(arguments)
+    # plotly takes a moment to import: --help should not wait for it.
+    from lightning_gep.report.load import load
+    from lightning_gep.report.markdown import markdown
+    from lightning_gep.report.page import page
+
+    try:
+        if options.open and options.output == "-":
+            raise ConfigurationError(
+                "--open needs a file to open, but --output is -. Give a file name, or leave out --open."
+            )
+        collection = load(options.directory)
+        text = markdown(collection) if options.format == "md" else page(collection)
+        _write(text, options)
+    except (ConfigurationError, OSError) as error:
+        return _complain(str(error))
+    for warning in collection.warnings:
+        _complain(warning)
+    return 2 if collection.damaged else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gep-report",
+        description="A report of a run, a sweep, or all runs below a directory, from what is on disk.",
+    )
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="the directory of a run or a sweep, or one above them"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="where to write it (default: DIR/report.html or DIR/report.md; - prints it)"
+    )
+    parser.add_argument("--format", choices=["html", "md"], default="html", help="one HTML file, or Markdown tables")
+    parser.add_argument("--open", action="store_true", help="open the report in the browser")
+    return parser
+
+
+def _write(text: str, options: argparse.Namespace) -> None:
+    if options.output == "-":
+        sys.stdout.buffer.write(text.encode("utf-8"))
+        sys.stdout.buffer.flush()
+        return
+    path = Path(options.output) if options.output else options.directory / f"report.{options.format}"
+    path.write_text(text, "utf-8", newline="\n")
+    print(f"gep-report: wrote {path}")
+    if options.open:
+        webbrowser.open(path.resolve().as_uri())
+
+
+def _complain(message: str) -> int:
+    print(f"gep-report: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""Sweeps: a grid of jobs, or as many as chance says, in a directory that can be started again until all are done."""
+
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hydra._internal.core_plugins import basic_sweeper
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.errors import CompactHydraException
+from omegaconf import DictConfig, open_dict
+from rich.console import Console
+from rich.text import Text
+from typing_extensions import override
+
+from lightning_gep.checks import one_of
+from lightning_gep.cli.candidates import planned_events
+from lightning_gep.cli.console import terminal
+from lightning_gep.cli.monitor import SweepMonitor, outcome_table
+from lightning_gep.cli.names import job_name
+from lightning_gep.cli.summary import short_path
+from lightning_gep.cli.sweep_cards import write_sweep_cards
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.job_command import quoted
+from lightning_gep.repetitions import SHAPES, draw_repetitions
+from lightning_gep.runs import RunRecord, SweepRecord
+
+NAMESPACE = "hydra_plugins.lightning_gep"
+EXTRAS = {"hydra_joblib_launcher": "joblib", "hydra_submitit_launcher": "submitit", "hydra_ray_launcher": "ray"}
+
+Job = list[str]
+"""The overrides of one job."""
+
+Plugins.instance()  # it loads Hydra's own plugins once more: a base class taken before that would be another one
+
+
+class JobsFailed(SystemExit):
+    """The end of a sweep in which not every job finished."""
+
+    code = 1
+
+
+class GridSweeper(basic_sweeper.BasicSweeper):
+    """Hydra's own grid, with a list of its jobs on disk, a live table of them, and the cost of them all at the end."""
+
+    __module__ = NAMESPACE
+    record: SweepRecord
+
+    def setup(self, *, config: DictConfig, **context: Any) -> None:
+        """Take the launcher that is configured, if it is installed."""
+        launcher = config.hydra.launcher._target_
+        extra = next((extra for name, extra in EXTRAS.items() if name in launcher), None)
+        if extra is not None and launcher not in Plugins.instance().class_name_to_class:
+            choice = config.hydra.runtime.choices["hydra/launcher"]
+            raise CompactHydraException(
+                f"gep-train: hydra/launcher={choice} is not installed. Use pip install 'lightning-gep[{extra}]', or "
+                "leave hydra/launcher out to run one job after another."
+            )
+        super().setup(config=config, **context)
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Run every job that is not finished. A failed one does not stop the others; it makes the exit code 1."""
+        assert self.config is not None
+        directory = Path(self.config.hydra.sweep.dir)
+        with terminal() as console:
+            try:
+                with SweepMonitor(directory, console):
+                    super().sweep(arguments)
+            except (KeyboardInterrupt, SystemExit):
+                console.print(f"Interrupted. The same command goes on in {short_path(directory)}.")
+                raise KeyboardInterrupt from None
+            finally:
+                self._close(directory, console)
+        if any(run is None or run.status != "finished" for run in _runs(directory, self.record)):
+            raise JobsFailed
+
+    def split_arguments(self, overrides: list[Override], max_batch_size: int | None) -> list[list[Job]]:  # type: ignore[override]
+        """The jobs, in the batches that are launched one after another; their names are on disk before the first."""
+        assert self.config is not None
+        directory = Path(self.config.hydra.sweep.dir)
+        swept = [override for override in overrides if override.is_sweep_override()]
+        fixed = [str(o.input_line) for o in overrides if not o.is_sweep_override() and o.key_or_group != "sweep"]
+        (grid,) = basic_sweeper.BasicSweeper.split_arguments(swept, None)
+        jobs = self.choose(grid, fixed, directory)
+        self.record.jobs = [job_name(job) for job in jobs]
+        self.record.overrides = [str(override.input_line) for override in overrides]
+        self.record.write(directory)
+        # A job knows its sweep and its own name: its directory and its group in a logger follow from them.
+        complete = [
+            [*fixed, *job, f"sweep={quoted(directory.name)}", f"hydra.sweep.subdir={quoted(name)}"]
+            for job, name in zip(jobs, self.record.jobs, strict=True)
+        ]
+        return [list(batch) for batch in self.split_overrides_to_chunks(complete, max_batch_size)] if jobs else []
+
+    def choose(self, grid: list[Job], fixed: Job, directory: Path) -> list[Job]:
+        """The jobs to run, each without what is `fixed` for all of them: all of the grid."""
+        self.record = SweepRecord(directory.name, started=_started(directory, "grid"))
+        return grid
+
+    def _close(self, directory: Path, console: Console) -> None:
+        """Print how it ended, and write what it cost."""
+        if not hasattr(self, "record"):
+            return  # the settings were refused before there was a job
+        runs = _runs(directory, self.record)
+        if runs:
+            console.print(outcome_table(self.record.jobs, runs))
+        for job, run in zip(self.record.jobs, runs, strict=True):
+            if run is not None and run.status == "failed":
+                console.print(Text(f"{job} failed: {run.error}\n  see {short_path(directory / job / 'console.log')}"))
+        selection = write_sweep_cards(directory, self.record)
+        for line in self.closing_words(directory, [run for run in runs if run is not None]):
+            console.print(Text(line))
+        if selection is not None:
+            console.print(Text(selection["explanation"]))
+            console.print(Text(f"A report of it all: gep-report {short_path(directory)}"), soft_wrap=True)
+
+    def closing_words(self, directory: Path, runs: list[RunRecord]) -> list[str]:
+        """What there is to say of the outcome."""
+        best = best_by_validation(runs)
+        return [] if best is None else [f"Best by validation accuracy: {best.job}."]
+
+
+class RepeatAndSelectSweeper(GridSweeper):
+    """As many jobs as chance says, each at a setting drawn at random from the grid.
+
+    If only the best run's weights leave, the privacy cost hardly grows with the mean number of runs (Papernot and
+    Steinke, 2022): what pays for it is that nobody knows how many there were. The number is therefore drawn from the
+    operating system's entropy before the first job, and kept when the sweep is started again.
+    """
+
+    __module__ = NAMESPACE
+
+    def __init__(self, max_batch_size: int | None, mean: float, distribution: str, params: Any = None) -> None:
+        super().__init__(max_batch_size, params)
+        self.mean, self.distribution = mean, one_of("hydra.sweeper.distribution", distribution, SHAPES)
+
+    def choose(self, grid: list[Job], fixed: Job, directory: Path) -> list[Job]:
+        """A random number of random settings, drawn once."""
+        started = _started(directory, "repeat_and_select")
+        before = SweepRecord.read(directory)
+        asked = {"mean": self.mean, "distribution": self.distribution, "settings": grid}
+        if before is not None and before.repetitions is not None:
+            drawn = before.repetitions["drawn"]
+            if {**before.repetitions, **asked} != before.repetitions:
+                raise ConfigurationError(
+                    f"The sweep {directory.name} was begun with a mean of {before.repetitions['mean']:g} "
+                    f"({before.repetitions['distribution']}) and {len(before.repetitions['settings'])} settings. "
+                    "Its runs are drawn: continue with the same, or give another name with sweep=<name>."
+                )
+        else:
+            count = draw_repetitions(self.mean, SHAPES[self.distribution])
+            drawn = [secrets.randbelow(len(grid)) for _ in range(count)]
+        # A setting that could have been drawn counts like one that was: the most expensive decides.
+        candidates = planned_events([self._composed([*fixed, *point]) for point in grid])
+        self.record = SweepRecord(directory.name, selection="repeat_and_select", started=started)
+        shape = SHAPES[self.distribution]
+        self.record.repetitions = {**asked, "shape": shape, "candidates": candidates, "drawn": drawn}
+        return [[*grid[number], f"draw={i}"] for i, number in enumerate(drawn)]
+
+    @override
+    def closing_words(self, directory: Path, runs: list[RunRecord]) -> list[str]:
+        if not self.record.jobs:
+            return [
+                "The number drawn is 0: nothing is trained, and nothing leaves. To draw again would not be covered."
+            ]
+        best = best_by_validation(runs)
+        chosen = [] if best is None else [f"Selected by validation accuracy: {short_path(directory / best.job)}."]
+        return [
+            *chosen,
+            "Only the selected run and its card may leave: not the table above, nor how many runs there are.",
+        ]
+
+    def _composed(self, overrides: Job) -> DictConfig:
+        assert self.config is not None
+        assert self.hydra_context is not None
+        config = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
+        with open_dict(config):
+            del config["hydra"]
+            config.output_dir = "."  # known inside a job only; nothing is written
+        return config
+
+
+def register_sweepers() -> None:
+    """Make the sweepers known to Hydra, which takes plugins from its own namespace only.
+
+    Files installed there would be imported at every start of every Hydra program; a module made here is seen by this
+    program alone.
+    """
+    plugins = Plugins.instance()
+    ours = ModuleType(NAMESPACE)
+    for sweeper in (GridSweeper, RepeatAndSelectSweeper):
+        setattr(ours, sweeper.__name__, sweeper)
+        plugins.register(sweeper)
+    top, name = NAMESPACE.split(".")
+    setattr(sys.modules.setdefault(top, ModuleType(top)), name, ours)
+    sys.modules[NAMESPACE] = ours
+
+
+def best_by_validation(runs: Sequence[RunRecord]) -> RunRecord | None:
+    """The finished run with the highest validation accuracy; test accuracy has no part in a choice."""
+    scored = [run for run in runs if run.status == "finished" and "val/accuracy" in run.metrics]
+    return max(scored, key=lambda run: run.metrics["val/accuracy"], default=None)
+
+
+def _started(directory: Path, selection: str) -> str:
+    before = SweepRecord.read(directory)
+    if before is None:
+        return ""
+    if before.selection != selection:
+        raise ConfigurationError(
+            f"{directory.name} is a sweep of another kind ({before.selection}, not {selection}), and the two cost "
+            "differently. Give this one another name with sweep=<name>."
+        )
+    return before.started
+
+
+def _runs(directory: Path, record: SweepRecord) -> Sequence[RunRecord | None]:
+    return [RunRecord.read(directory / job) for job in record.jobs]

@@ -1,0 +1,246 @@
+"use strict";
+
+(() => {
+  const root = document.documentElement;
+  const printing = matchMedia("print");
+  const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+  const touch = matchMedia("(pointer: coarse)");
+  const plots = JSON.parse(document.getElementById("plots").textContent);
+  const hidden = {}; // the legend groups that are switched off, by plot
+
+  // Colours: figures name them, the style sheet of the current theme decides what they are.
+
+  function isDark() {
+    if (root.dataset.theme) return root.dataset.theme === "dark";
+    return prefersDark.matches;
+  }
+
+  function rgba(hex, alpha) {
+    const channels = [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16));
+    return `rgba(${channels.join(",")},${alpha})`;
+  }
+
+  function colours() {
+    const style = getComputedStyle(root);
+    return (name) => style.getPropertyValue(`--${name}`).trim();
+  }
+
+  function resolve(value, colour, key = "") {
+    if (Array.isArray(value)) return value.map((item) => resolve(item, colour, key));
+    if (value && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, resolve(item, colour, name)]));
+    }
+    const named = (key === "color" || key === "fillcolor") && /^@(\w+)(?:\/([\d.]+))?$/.exec(value);
+    if (!named) return value;
+    const hex = colour(/^\d$/.test(named[1]) ? `series-${named[1]}` : named[1]);
+    return rgba(hex, named[2] ?? 1);
+  }
+
+  function axis(given, colour) {
+    return {
+      gridcolor: colour("grid"),
+      linecolor: colour("line"),
+      zeroline: false,
+      automargin: true,
+      ticks: "outside",
+      tickcolor: colour("line"),
+      ticklen: 4,
+      fixedrange: touch.matches,
+      ...given,
+      title: { standoff: 8, font: { size: 13 }, ...(given?.title ?? {}) },
+    };
+  }
+
+  function layoutOf(plot, colour) {
+    const { xaxis, yaxis, ...rest } = plot.layout;
+    return {
+      autosize: true,
+      height: plot.height,
+      margin: { l: 44, r: 14, t: 30, b: 44 },
+      font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: colour("text") },
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      hovermode: "closest",
+      // A finger that moves over a plot means to scroll the page.
+      dragmode: touch.matches ? false : "zoom",
+      hoverlabel: {
+        bgcolor: colour("panel"),
+        bordercolor: colour("line"),
+        font: { color: colour("text"), size: 13 },
+        align: "left",
+        namelength: -1,
+      },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("quiet"), activecolor: colour("text") },
+      showlegend: false,
+      ...rest,
+      xaxis: axis(xaxis, colour),
+      yaxis: axis(yaxis, colour),
+    };
+  }
+
+  const config = {
+    displaylogo: false,
+    responsive: true,
+    // Named one by one: plotly's own choice has buttons that send data to its site.
+    modeBarButtons: [touch.matches ? ["toImage"] : ["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+  };
+
+  function draw(plot) {
+    const element = document.getElementById(`plot-${plot.key}`);
+    const colour = colours();
+    const off = hidden[plot.key] ?? new Set();
+    const traces = resolve(plot.traces, colour).map((trace) => ({ ...trace, visible: !off.has(trace.legendgroup) }));
+    const layout = layoutOf(plot, colour);
+    if (printing.matches) {
+      const height = Math.max(0.75 * plot.height, Math.min(plot.height, 180));
+      Object.assign(layout, { width: Math.min(element.clientWidth, 660), height, autosize: false });
+    }
+    return Plotly.react(element, traces, layout, config);
+  }
+
+  function drawAll() {
+    for (const plot of plots) draw(plot);
+  }
+
+  function inView(plot) {
+    const { top, bottom } = document.getElementById(`plot-${plot.key}`).getBoundingClientRect();
+    return bottom > 0 && top < innerHeight;
+  }
+
+  // What is in view first, then one plot a task: the page answers while the others are drawn.
+  async function drawOneByOne() {
+    const first = plots.filter(inView);
+    for (const plot of first) await draw(plot);
+    performance.mark("plots in view drawn");
+    for (const plot of plots.filter((other) => !first.includes(other))) {
+      await new Promise((next) => setTimeout(next));
+      await draw(plot);
+    }
+    root.dataset.plots = "drawn";
+    performance.mark("plots drawn");
+  }
+
+  // Legend: a button per series.
+
+  for (const button of document.querySelectorAll(".legend button")) {
+    button.addEventListener("click", () => {
+      const key = button.closest("[data-plot]").dataset.plot;
+      const shown = button.getAttribute("aria-pressed") !== "true";
+      button.setAttribute("aria-pressed", String(shown));
+      hidden[key] ??= new Set();
+      hidden[key][shown ? "delete" : "add"](button.dataset.group);
+      draw(plots.find((plot) => plot.key === key));
+    });
+  }
+
+  // Theme.
+
+  document.getElementById("theme").addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    try {
+      localStorage.setItem("gep-report-theme", root.dataset.theme);
+    } catch (error) {
+      // Not remembered, then.
+    }
+    drawAll();
+  });
+  prefersDark.addEventListener("change", drawAll);
+
+  // Printing: light, everything that matters open, plots as wide as the paper.
+
+  let closedAgain = [];
+  function preparePrint() {
+    closedAgain = [...closedAgain, ...document.querySelectorAll("details[data-print]:not([open])")];
+    for (const details of closedAgain) details.open = true;
+    drawAll();
+  }
+  function afterPrint() {
+    for (const details of closedAgain) details.open = false;
+    closedAgain = [];
+    drawAll();
+  }
+  printing.addEventListener("change", (event) => (event.matches ? preparePrint() : afterPrint()));
+
+  // The table of runs.
+
+  const table = document.getElementById("runs-table");
+  if (table) runsTable(table);
+
+  function runsTable(table) {
+    const collator = new Intl.Collator(undefined, { numeric: true });
+    const bodies = [...table.tBodies];
+    const headers = [...table.tHead.rows[0].cells];
+    const text = document.getElementById("filter-text");
+    const status = document.getElementById("filter-status");
+    const mechanism = document.getElementById("filter-mechanism");
+    const count = document.getElementById("filter-count");
+
+    function valueAt(body, column) {
+      const cell = body.rows[0].cells[column];
+      return headers[column].dataset.numeric ? (cell.dataset.value ?? "") : cell.dataset.value;
+    }
+
+    function compare(column, direction) {
+      const numeric = Boolean(headers[column].dataset.numeric);
+      return (one, other) => {
+        const [a, b] = [valueAt(one, column), valueAt(other, column)];
+        if (a === "" || b === "") return (a === "") - (b === ""); // unknown last, either way
+        if (numeric) return direction * (a === b ? 0 : Number(a) - Number(b));
+        return direction * collator.compare(a, b);
+      };
+    }
+
+    function sort(column) {
+      const header = headers[column];
+      // The best first: numbers begin with the largest.
+      const first = header.dataset.numeric ? "descending" : "ascending";
+      const second = first === "ascending" ? "descending" : "ascending";
+      const order = header.getAttribute("aria-sort") === first ? second : first;
+      for (const other of headers) other.removeAttribute("aria-sort");
+      header.setAttribute("aria-sort", order);
+      bodies.sort(compare(column, order === "ascending" ? 1 : -1));
+      table.append(...bodies);
+    }
+
+    function filter() {
+      const words = text.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let shown = 0;
+      for (const body of bodies) {
+        const { search, status: its, mechanism: kind } = body.dataset;
+        const fits =
+          words.every((word) => search.includes(word)) &&
+          (!status.value || status.value === its) &&
+          (!mechanism.value || mechanism.value === kind);
+        body.hidden = !fits;
+        shown += fits;
+      }
+      count.textContent = `${shown} of ${bodies.length} runs shown`;
+    }
+
+    headers.forEach((header, column) => header.querySelector("button").addEventListener("click", () => sort(column)));
+    if (text) for (const control of [text, status, mechanism]) control.addEventListener("input", filter); // not for one run
+
+    // A run's card stands in a template until it is asked for, so that hundreds of them are neither laid out nor printed.
+    table.addEventListener("click", (event) => {
+      const button = event.target.closest("button[data-card]");
+      if (button) toggleCard(button);
+    });
+
+    function toggleCard(button) {
+      const body = button.closest("tbody");
+      const open = button.getAttribute("aria-expanded") !== "true";
+      button.setAttribute("aria-expanded", String(open));
+      if (!open) {
+        body.rows[1].remove();
+        return;
+      }
+      const cell = body.insertRow().insertCell();
+      cell.colSpan = headers.length;
+      cell.className = "opened";
+      cell.id = button.getAttribute("aria-controls");
+      cell.append(document.getElementById(button.dataset.card).content.cloneNode(true));
+    }
+  }
+
+  drawOneByOne();
+})();

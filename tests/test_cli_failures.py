@@ -1,0 +1,59 @@
+import pytest
+from hydra.errors import InstantiationException
+from omegaconf import OmegaConf
+
+from lightning_gep.cli.failures import in_a_line, is_a_setting
+from lightning_gep.errors import ConfigurationError, LedgerError
+
+CONFIG = OmegaConf.create(
+    {
+        "optimizer": {"lr": 2.0},
+        "model": {"optimizer": "${optimizer}"},
+        "data": {"batch_size": 0, "seed": 0},
+        "mechanism": {"mechanism": "gep", "k": 9999},
+        "privacy": {"delta": 0.5},
+        "seed": 0,
+    }
+)
+
+
+def wrapped(cause):
+    try:
+        raise InstantiationException("Error in call to target\nfull_key: data") from cause
+    except InstantiationException as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("message", "key"),
+    [
+        ("batch_size must be a whole number above 0, but it is 0.", "data.batch_size"),
+        ("k=9999 basis vectors are more than the 6186 trainable parameters. Use mechanism='gp'.", "mechanism.k"),
+        ("delta=0.5 is not below 1/N.", "privacy.delta"),
+        ("lr must be a number", "optimizer.lr"),
+    ],
+)
+def test_an_error_names_the_key_it_is_about(message, key):
+    assert in_a_line(ConfigurationError(message), CONFIG) == f"{message} (config key: {key})"
+    assert in_a_line(wrapped(ConfigurationError(message)), CONFIG).endswith(f"(config key: {key})")
+
+
+def test_a_name_that_two_groups_have_is_given_with_both():
+    assert "(config key: data.seed, seed)" in in_a_line(ConfigurationError("seed must be 0 or more"), CONFIG)
+
+
+def test_an_error_that_is_about_no_key_stays_as_it_is():
+    assert in_a_line(ConfigurationError("The auxiliary data is empty."), CONFIG) == "The auxiliary data is empty."
+
+
+def test_an_unexpected_error_says_of_which_kind_it_is_in_one_line():
+    assert in_a_line(RuntimeError("out of\nmemory"), CONFIG) == "RuntimeError: out of memory"
+    assert in_a_line(KeyboardInterrupt(), CONFIG) == "KeyboardInterrupt"
+
+
+def test_settings_are_told_from_crashes():
+    assert is_a_setting(ConfigurationError("a"))
+    assert is_a_setting(LedgerError("a"))
+    assert is_a_setting(wrapped(ConfigurationError("a")))
+    assert not is_a_setting(wrapped(ValueError("a")))
+    assert not is_a_setting(ValueError("a"))
