@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import dp_accounting
 from dp_accounting.pld import PLDAccountant
-from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
 from lightning_gep.checks import not_negative, one_of
 from lightning_gep.errors import ConfigurationError
@@ -66,6 +66,11 @@ class Rdp:
     def epsilon(self, history: History, delta: float) -> float:
         """The smallest ε that RDP proves at δ."""
         return float(_composed(RdpAccountant(self.ORDERS), history).get_epsilon(delta))
+
+    def epsilons(self, event: SampledGaussian, counts: Sequence[int], delta: float) -> list[float]:
+        """ε after each of several numbers of equal steps: RDP adds up, so one step's is asked for once."""
+        one_step = _composed(RdpAccountant(self.ORDERS), [(event, 1)]).rdp
+        return [float(compute_epsilon(self.ORDERS, count * one_step, delta)[0]) for count in counts]
 
     def delta(self, history: History, epsilon: float) -> float:
         """The smallest δ that RDP proves at ε."""

@@ -70,9 +70,10 @@ class Basis:
             embeddings = []
             for block, columns in zip(self.blocks, gradients.split(self.sizes, dim=1), strict=True):
                 embedding = gradients.new_zeros(len(gradients), len(block), dtype=torch.float64)
+                product = gradients.new_empty(len(gradients), len(block))
                 if len(block):
                     for strip, basis_strip in zip(columns.split(STRIP, dim=1), block.split(STRIP, dim=1), strict=True):
-                        embedding += strip @ basis_strip.T
+                        embedding += torch.mm(strip, basis_strip.T, out=product)
                 embeddings.append(embedding)
             return torch.cat(embeddings, dim=1)
 

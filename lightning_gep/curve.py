@@ -5,7 +5,7 @@ import math
 
 from dp_accounting.pld import privacy_loss_distribution
 
-from lightning_gep.accounting import LARGEST_TIGHT_EPSILON, SampledGaussian, epsilon, pld_grid
+from lightning_gep.accounting import LARGEST_TIGHT_EPSILON, Rdp, SampledGaussian, epsilon, pld_grid
 
 GRID_POINTS = 32
 
@@ -52,6 +52,8 @@ class EpsilonCurve:
         self._epsilons = [*(min(value, at_end) for value in inner), at_end]
 
     def _by_query(self, grid: list[int]) -> list[float]:
+        if self.accountant == "rdp":
+            return Rdp().epsilons(self.event, grid, self.delta)
         return [epsilon([(self.event, steps)], self.delta, self.accountant) for steps in grid]
 
     def _by_convolution(self, grid: list[int], at_end: float) -> list[float]:

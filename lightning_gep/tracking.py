@@ -28,7 +28,7 @@ class TrackedBlock:
         The new gradients are split into what the rows span and the rest; the rest gets an orthonormal basis Q of its
         own. In the coordinates of [rows; Q], which are orthonormal, the covariance is a small matrix, and its
         eigenvectors rotate [rows; Q] to the new rows. A rotation amplifies no rounding, unlike scaling by the inverse
-        roots of the energies.
+        roots of the energies. What rounding there is stays until `settle`.
         """
         scale = scale_of(gradients)
         if scale == 0.0:
@@ -44,15 +44,19 @@ class TrackedBlock:
         kept = energies > energies[0] * torch.finfo(torch.float64).eps * len(covariance)
         rotation = vectors[:, kept].T.to(gradients.dtype)
         old = len(self.rows)
-        self.rows, self.defect = polish(torch.addmm(rotation[:, :old] @ self.rows, rotation[:, old:], directions))
+        self.rows = torch.addmm(rotation[:, :old] @ self.rows, rotation[:, old:], directions)
         self.energies = energies[kept]
+
+    def settle(self) -> None:
+        """Make the rows orthonormal to rounding, and measure how far they are from it: once a refresh."""
+        self.rows, self.defect = polish(self.rows)
 
 
 class TrackedSubspace(Subspace):
-    """B and its spectrum λ carried from refresh to refresh: λ ← decay·λ, then the new anchors' covariance is added.
+    """B and its spectrum λ carried from refresh to refresh: λ fades, then the new anchors' covariance is added.
 
-    `num_anchors` anchors a refresh weigh (1 − decay) together, so the covariance is a running mean over about 1/(1 −
-    decay) refreshes.
+    The fading is `decay` a step, whatever the steps between refreshes: after s steps λ ← decay^s·λ, and `num_anchors`
+    new anchors weigh (1 − decay^s) together. So the covariance is a running mean over about 1/(1 − decay) steps.
     """
 
     def __init__(
@@ -70,21 +74,24 @@ class TrackedSubspace(Subspace):
         )
         if not 0 <= decay < 1:
             raise ConfigurationError(
-                f"decay must be at least 0 and below 1, but it is {decay!r}. Use 0.98 to remember about 50 refreshes."
+                f"decay must be at least 0 and below 1, but it is {decay!r}. Use 0.98 to remember about 50 steps."
             )
         self.num_anchors, self.decay = num_anchors, decay
         self._blocks: list[TrackedBlock] = []
 
     def _refresh(self, step: int, anchors: Anchors) -> list[tuple[Tensor, float]]:
+        kept = self.decay ** max(1, step - self._refreshed_at)
         for block in self._blocks:
-            block.energies = block.energies * self.decay
+            block.energies = block.energies * kept
         for gradients in anchors():
             if not self._blocks:
                 self._blocks = [_empty_block(size, gradients) for size in self.sizes]
             with full_precision(gradients.device):
                 parts = finite_parts(gradients, self.sizes)
                 for block, part, quota in zip(self._blocks, parts, self.quotas, strict=True):
-                    block.absorb(part, weight=(1 - self.decay) / self.num_anchors, quota=quota)
+                    block.absorb(part, weight=(1 - kept) / self.num_anchors, quota=quota)
+        for block in self._blocks:
+            block.settle()
         return [(block.rows, block.defect) for block in self._blocks]
 
     def state_dict(self) -> dict[str, Any]:

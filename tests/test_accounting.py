@@ -5,7 +5,7 @@ import math
 import pytest
 from opacus.accountants.analysis.rdp import compute_rdp
 
-from lightning_gep.accounting import SampledGaussian, check_delta, delta, epsilon, power_of_ten_below
+from lightning_gep.accounting import Rdp, SampledGaussian, check_delta, delta, epsilon, power_of_ten_below
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.release import Part, Release
 
@@ -128,3 +128,9 @@ def test_bad_values_are_explained(call, message):
 def test_powers_of_ten():
     assert power_of_ten_below(1 / 50_000) == pytest.approx(1e-5)
     assert power_of_ten_below(1e-5) == pytest.approx(1e-6)
+
+
+def test_rdp_of_many_numbers_of_steps_is_that_of_each():
+    event, counts = SampledGaussian(0.02, 1.3), [1, 10, 333, 5000]
+    each = [epsilon([(event, count)], 1e-5, "rdp") for count in counts]
+    assert Rdp().epsilons(event, counts, 1e-5) == pytest.approx(each, rel=1e-9)

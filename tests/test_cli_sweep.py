@@ -9,6 +9,7 @@ import pytest
 
 from lightning_gep import ledger
 from lightning_gep.cli.sweep import best_by_validation
+from lightning_gep.cli.sweep_cards import write_sweep_cards
 from lightning_gep.runs import RunRecord, SweepRecord
 
 FIVE_STEPS = ("trainer.max_epochs=1", "privacy.accountant=rdp", "trainer.accelerator=cpu", "mechanism.k=20")
@@ -177,8 +178,20 @@ def test_the_best_run_is_best_on_validation_data_never_on_test_data():
     assert best_by_validation([run("d")]) is None
 
 
-def test_the_sweeps_directory_is_below_where_the_command_was_started(tmp_path):
-    result = sweep(tmp_path, "seed=0", "trainer.max_steps=1")
-    assert result.returncode == 0, result.stderr
-    (directory,) = (tmp_path / "sweeps").iterdir()
-    assert [run.status for run in records(directory)] == ["finished"]
+def test_jobs_added_to_a_sweep_are_counted_with_those_that_were_there(tmp_path):
+    for seed in (0, 1):
+        result = sweep(tmp_path, f"seed={seed},{seed}", "trainer.max_steps=1", "sweep=it")
+        assert result.returncode == 0, result.stderr
+    directory = tmp_path / "sweeps" / "it"
+    assert [run.job for run in records(directory)] == ["seed=0", "seed=1"]
+    assert card(directory)["selection"]["runs"] == 2
+    begun_anew(directory / "seed=0" / "checkpoints")
+    selection = write_sweep_cards(directory, SweepRecord.read(directory))
+    assert selection["runs"] == 3
+    assert selection["epsilon"] > card(directory / "seed=1" / "checkpoints")["guarantee"]["epsilon_spent"]["rdp"]
+
+
+def begun_anew(directory):
+    """As if an earlier run in the same place had been begun anew, and its card put aside."""
+    earlier = {**card(directory), "run_id": "0" * 32}
+    (directory / "privacy_card-00000000.json").write_text(json.dumps(earlier))

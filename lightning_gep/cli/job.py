@@ -100,7 +100,8 @@ def _train(config: DictConfig, record: RunRecord, directory: Path) -> None:
         torch.set_num_threads(positive_integer("threads", config.threads, "Use 1, or null for torch's own choice."))
     seed_everything(config.seed)
     datamodule, model = instantiate(config.data), instantiate(config.model)
-    trainer = make_trainer(config, JobProgress(record, directory))
+    progress = JobProgress(record, directory)
+    trainer = make_trainer(config, progress)
     if trainer.is_global_zero:
         keep_earlier_metrics(directory)
         record.write(directory)
@@ -108,8 +109,8 @@ def _train(config: DictConfig, record: RunRecord, directory: Path) -> None:
         for logger in trainer.loggers:
             logger.log_hyperparams(record.config)
         checkpoint = last_checkpoint(trainer)
-        resume = checkpoint is not None and checkpoint.exists()
-        trainer.fit(model, datamodule, ckpt_path=checkpoint if resume else None)
+        progress.resumed = checkpoint is not None and checkpoint.exists()
+        trainer.fit(model, datamodule, ckpt_path=checkpoint if progress.resumed else None)
         note_progress(record, trainer)
         trainer.test(model, datamodule, verbose=False)
         note_progress(record, trainer)

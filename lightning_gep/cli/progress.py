@@ -23,12 +23,15 @@ class JobProgress(Callback):
 
     def __init__(self, record: RunRecord, directory: Path) -> None:
         self.record, self.directory = record, directory
+        self.resumed = False
+        """Whether there is a checkpoint already. Known before processes start: asked later, each may find another
+        answer, and one of them would wait forever for the others to save."""
         self._written = time.monotonic()
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         path = last_checkpoint(trainer)
-        if path is not None and not path.exists():
+        if path is not None and not self.resumed:
             trainer.save_checkpoint(path)
         self._write(trainer)
 

@@ -48,6 +48,8 @@ class GridSweeper(basic_sweeper.BasicSweeper):
 
     __module__ = NAMESPACE
     record: SweepRecord
+    launched: list[str]
+    """The names of the jobs of this command."""
 
     def setup(self, *, config: DictConfig, **context: Any) -> None:
         """Take the launcher that is configured, if it is installed."""
@@ -74,7 +76,7 @@ class GridSweeper(basic_sweeper.BasicSweeper):
                 raise KeyboardInterrupt from None
             finally:
                 self._close(directory, console)
-        if any(run is None or run.status != "finished" for run in _runs(directory, self.record)):
+        if any(run is None or run.status != "finished" for run in _runs(directory, self.launched)):
             raise JobsFailed
 
     def split_arguments(self, overrides: list[Override], max_batch_size: int | None) -> list[list[Job]]:  # type: ignore[override]
@@ -85,13 +87,15 @@ class GridSweeper(basic_sweeper.BasicSweeper):
         fixed = [str(o.input_line) for o in overrides if not o.is_sweep_override() and o.key_or_group != "sweep"]
         (grid,) = basic_sweeper.BasicSweeper.split_arguments(swept, None)
         jobs = self.choose(grid, fixed, directory)
-        self.record.jobs = [job_name(job) for job in jobs]
+        self.launched = [job_name(job) for job in jobs]
+        # Jobs of an earlier command with the same name stay on the list: they were paid for, too.
+        self.record.jobs = list(dict.fromkeys([*_jobs_before(directory), *self.launched]))
         self.record.overrides = [str(override.input_line) for override in overrides]
         self.record.write(directory)
         # A job knows its sweep and its own name: its directory and its group in a logger follow from them.
         complete = [
             [*fixed, *job, f"sweep={quoted(directory.name)}", f"hydra.sweep.subdir={quoted(name)}"]
-            for job, name in zip(jobs, self.record.jobs, strict=True)
+            for job, name in zip(jobs, self.launched, strict=True)
         ]
         return [list(batch) for batch in self.split_overrides_to_chunks(complete, max_batch_size)] if jobs else []
 
@@ -104,7 +108,7 @@ class GridSweeper(basic_sweeper.BasicSweeper):
         """Print how it ended, and write what it cost."""
         if not hasattr(self, "record"):
             return  # the settings were refused before there was a job
-        runs = _runs(directory, self.record)
+        runs = _runs(directory, self.record.jobs)
         if runs:
             console.print(outcome_table(self.record.jobs, runs))
         for job, run in zip(self.record.jobs, runs, strict=True):
@@ -217,5 +221,10 @@ def _started(directory: Path, selection: str) -> str:
     return before.started
 
 
-def _runs(directory: Path, record: SweepRecord) -> Sequence[RunRecord | None]:
-    return [RunRecord.read(directory / job) for job in record.jobs]
+def _jobs_before(directory: Path) -> list[str]:
+    before = SweepRecord.read(directory)
+    return [] if before is None else before.jobs
+
+
+def _runs(directory: Path, jobs: Sequence[str]) -> Sequence[RunRecord | None]:
+    return [RunRecord.read(directory / job) for job in jobs]

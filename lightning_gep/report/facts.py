@@ -57,8 +57,9 @@ def selection_sentence(collection: Collection) -> str:
         selection = inner(cards[0], "selection")
         epsilon, delta = number(inner(selection, "epsilon")), number(inner(selection, "delta"))
         if epsilon is not None and delta is not None:
-            said = sentence(str(inner(selection, "explanation") or f"ε = {rounded_up(epsilon)}, δ = {delta:g}"))
-            return f"The sweep's privacy card: {said}"
+            explanation = sentence(str(inner(selection, "explanation") or ""))
+            figure = "" if "ε" in explanation else f"ε = {rounded_up(epsilon)}, δ = {delta:g} for it."
+            return " ".join(filter(None, ["The sweep's privacy card:", figure, explanation]))
     return composition_sentence(collection.runs)
 
 
