@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train lint types unit test clean
+.PHONY: help setup train bench lint types unit test clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
@@ -20,6 +20,9 @@ $(INSTALLED): pyproject.toml
 train: setup  ## the default job: handwritten digits at ε = 8
 	$(BIN)/gep-train
 
+bench: setup  ## seconds and memory of a private step, beside what a user would pick instead; for an idle machine
+	$(BIN)/python -m benchmarks.run
+
 lint: setup  ## style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -28,7 +31,7 @@ types: setup  ## static types
 	$(BIN)/mypy
 
 unit: setup  ## the tests alone
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 test: lint types unit  ## style, types and tests
 

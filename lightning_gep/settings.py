@@ -23,6 +23,8 @@ from lightning_gep.variants import Mechanism, Split
 Auto = Literal["auto"]
 NOTHING_CHOSEN = Thresholds(k=1, clip_embedding=1.0, clip_residual=1.0)
 MEMORY_FOR_GRADIENTS = 10**9
+DEFAULT_ANCHORS, DEFAULT_REFRESH = 50, 1
+"""Of a tracked subspace: public records of a refresh, and steps from one to the next."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class CostSettings:
     @property
     def anchors(self) -> int:
         """Anchors of a refresh: the paper's 2000 from a cold start, a few for a basis that remembers."""
-        return (2000 if self.subspace == "power" else 50) if self.num_anchors is None else self.num_anchors
+        return (2000 if self.subspace == "power" else DEFAULT_ANCHORS) if self.num_anchors is None else self.num_anchors
 
     def subspace_for(self, sizes: tuple[int, ...], quotas: tuple[int, ...]) -> Subspace:
         """The source of the basis."""

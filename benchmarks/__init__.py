@@ -1,0 +1,1 @@
+"""How long a private step takes and how much memory, beside what a user would pick instead."""

@@ -1,0 +1,180 @@
+"""Who is compared: each trains `steps` steps at a setting and is timed from step to step."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from opacus import PrivacyEngine
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import Tensor, nn
+
+from benchmarks.measure import Clock, Measured
+from benchmarks.paper_reference import PaperStep
+from benchmarks.settings import Setting
+from lightning_gep import GEPStrategy
+from lightning_gep.gradients.functional import FunctionalGradients
+
+LEARNING_RATE, NOISE = 0.05, 1.0
+COLD_START = {"subspace": "power", "refresh_every": 1}
+
+
+class Classifier(LightningModule):
+    """The network on the mean cross entropy, as a user writes it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """The loss."""
+        return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Plain SGD."""
+        return torch.optim.SGD(self.parameters(), lr=LEARNING_RATE)
+
+
+class StepClock(Callback):
+    """Ticks at the end of every step, so that all that belongs to a step is counted, loading included."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set up; the first step, which also fills the basis, is still warm-up."""
+        self.clock.start()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """A step."""
+        self.clock.tick()
+
+
+def fit(setting: Setting, steps: int, **settings: Any) -> Measured:
+    """A fit with Lightning; `settings` are the trainer's."""
+    clock = Clock()
+    trainer = Trainer(
+        max_epochs=steps + 1,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[StepClock(clock)],
+        **settings,
+    )
+    trainer.fit(Classifier(setting.network()), setting.batch())
+    return clock.measured
+
+
+def plain(setting: Setting, steps: int) -> Measured:
+    """Lightning without privacy."""
+    return fit(setting, steps)
+
+
+def ours(setting: Setting, steps: int, **settings: Any) -> Measured:
+    """GEPStrategy with its default settings, but for those given, and no calibration before the first step."""
+    strategy = GEPStrategy(
+        noise_multiplier=NOISE,
+        delta=1e-5,
+        microbatch_size=setting.microbatch,
+        aux_dataloader=setting.anchors(setting.microbatch),
+        **settings,
+    )
+    return fit(setting, steps, strategy=strategy)
+
+
+def gep(setting: Setting, steps: int, **settings: Any) -> Measured:
+    """GEP, by default with the tracked subspace."""
+    return ours(setting, steps, k=setting.k, clip_embedding=1.0, clip_residual=0.4, **settings)
+
+
+def gep_cold(setting: Setting, steps: int) -> Measured:
+    """GEP with the paper's subspace: from a cold start on all anchors at each step, streamed."""
+    return gep(setting, steps, **COLD_START, num_anchors=setting.m)
+
+
+def bgep(setting: Setting, steps: int) -> Measured:
+    """B-GEP."""
+    return ours(setting, steps, mechanism="bgep", k=setting.k, clip_embedding=1.0)
+
+
+def gp(setting: Setting, steps: int) -> Measured:
+    """GP: our DP-SGD."""
+    return ours(setting, steps, mechanism="gp", clip_norm=1.0)
+
+
+def opacus_hooks(setting: Setting, steps: int) -> Measured:
+    """Opacus' DP-SGD, its default way."""
+    return _opacus(setting, steps, "hooks")
+
+
+def opacus_ghost(setting: Setting, steps: int) -> Measured:
+    """Opacus' DP-SGD with ghost clipping, which never forms a record's gradient."""
+    return _opacus(setting, steps, "ghost")
+
+
+def _opacus(setting: Setting, steps: int, mode: str) -> Measured:
+    network = setting.network()
+    optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE)
+    criterion: Any = nn.CrossEntropyLoss()
+    extra = {"grad_sample_mode": "ghost", "criterion": criterion} if mode == "ghost" else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = PrivacyEngine().make_private(
+            module=network,
+            optimizer=optimizer,
+            data_loader=setting.batch(),
+            noise_multiplier=NOISE,
+            max_grad_norm=1.0,
+            **extra,
+        )
+    network, optimizer, loader = made[0], made[1], made[-1]
+    criterion = made[2] if mode == "ghost" else criterion
+    clock = Clock()
+    clock.start()
+    for _ in range(steps + 1):
+        with BatchMemoryManager(
+            data_loader=loader, max_physical_batch_size=setting.microbatch, optimizer=optimizer
+        ) as parts:
+            for inputs, labels in parts:
+                optimizer.zero_grad()
+                criterion(network(inputs), labels).backward()
+                optimizer.step()
+        clock.tick()
+    return clock.measured
+
+
+def paper(setting: Setting, steps: int) -> Measured:
+    """The published algorithm, written plainly."""
+    network = setting.network()
+    module, groups = Classifier(network), setting.groups()
+    rows = FunctionalGradients(network, lambda batch: nn.functional.cross_entropy(network(batch[0]), batch[1]), groups)
+    step = PaperStep(
+        lambda x, y: rows((x, y)), groups, setting.k, microbatch=setting.microbatch, clips=(1.0, 0.4), noise=NOISE
+    )
+    optimizer = module.configure_optimizers()
+    batch, anchors = setting.records(setting.n).tensors, setting.records(setting.m).tensors
+    clock = Clock(skip=0)
+    clock.start()
+    for _ in range(steps):
+        gradient = step((anchors[0], anchors[1]), (batch[0], batch[1]))
+        for name, piece in groups.unflatten(gradient).items():
+            network.get_parameter(name).grad = piece
+        optimizer.step()
+        clock.tick()
+    return clock.measured
+
+
+CONTENDERS: dict[str, Callable[[Setting, int], Measured]] = {
+    "plain": plain,
+    "opacus_hooks": opacus_hooks,
+    "opacus_ghost": opacus_ghost,
+    "gp": gp,
+    "bgep": bgep,
+    "gep": gep,
+    "gep_cold": gep_cold,
+    "paper": paper,
+}

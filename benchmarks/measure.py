@@ -1,0 +1,61 @@
+"""Seconds of a step, and memory of a process, as the operating system sees it."""
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MEGABYTE = 2**20
+
+
+@dataclass
+class Measured:
+    """One process' figures: seconds of each step, memory before the steps and the most during them, in MB."""
+
+    seconds: list[float] = field(default_factory=list)
+    baseline_mb: float = 0.0
+    peak_mb: float = 0.0
+    details: dict[str, float] = field(default_factory=dict)
+
+
+class Clock:
+    """Times what happens between calls; the first `skip` intervals are warm-up and not kept."""
+
+    def __init__(self, skip: int = 1) -> None:
+        self.measured = Measured()
+        self._skip, self._last = skip, time.perf_counter()
+
+    def start(self) -> None:
+        """Everything is set up: from now on memory counts."""
+        self.measured.baseline_mb = memory_mb("VmRSS")
+        reset_peak()
+        self._last = time.perf_counter()
+
+    def tick(self) -> None:
+        """A step has ended."""
+        now = time.perf_counter()
+        if self._skip > 0:
+            self._skip -= 1
+        else:
+            self.measured.seconds.append(now - self._last)
+        self.measured.peak_mb = memory_mb("VmHWM")
+        self._last = time.perf_counter()
+
+
+def memory_mb(what: str) -> float:
+    """A line of /proc/self/status: VmRSS is memory in use, VmHWM the most there was."""
+    found = re.search(rf"^{what}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None, "Linux only"
+    return int(found[1]) * 1024 / MEGABYTE
+
+
+def reset_peak() -> None:
+    """Let the high-water mark begin anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def laps(seconds: list[float], length: int) -> Iterator[float]:
+    """Mean seconds of a step over whole laps of `length` steps: a basis is refreshed in one step of several."""
+    for i in range(0, len(seconds) - length + 1, length):
+        yield sum(seconds[i : i + length]) / length

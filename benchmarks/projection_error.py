@@ -1,0 +1,140 @@
+"""How good a subspace is for what it costs: projection error on real images, early and late in training.
+
+`python -m benchmarks.projection_error DIRECTORY` reads `cifar10_train.npz` and `imagenet32_aux.npz` (images uint8
+N × 32 × 32 × 3, labels) from the directory, trains ResNet20 on CIFAR-10 without privacy, and lets subspaces with
+several refresh intervals follow the same weights, on ImageNet anchors with labels drawn afresh. At some steps each is
+compared with the paper's way, a cold start on 2000 anchors, by the relative projection error of 2000 training
+gradients.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.machine import description
+from lightning_gep.basis import Basis
+from lightning_gep.gradients.functional import FunctionalGradients
+from lightning_gep.groups import ParameterGroups
+from lightning_gep.models.resnet20 import ResNet20
+from lightning_gep.subspace import PowerSubspace, Subspace
+from lightning_gep.tracking import TrackedSubspace
+
+SCHEDULES = [(5, 125), (10, 250), (20, 250), (20, 500), (50, 500), (50, 1000)]
+"""Steps between refreshes, and anchors of a refresh."""
+BATCH, MEASURED, COLD_ANCHORS, CLASSES = 250, 2000, 2000, 10
+MICROBATCH = 125
+
+
+class Trial:
+    """A network in training, its gradients, and the subspaces that follow it."""
+
+    def __init__(self, directory: Path, k: int) -> None:
+        torch.manual_seed(0)
+        train = np.load(directory / "cifar10_train.npz")
+        self.images, self.labels = _images(train["images"]), torch.from_numpy(train["labels"])
+        self.public = _images(np.load(directory / "imagenet32_aux.npz")["images"])
+        self.network = ResNet20()
+        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+        self.groups = ParameterGroups.from_module(self.network)
+        self.gradients = FunctionalGradients(self.network, self._loss, self.groups)
+        self.sizes, self.quotas = self.groups.sizes, self.groups.quotas(k)
+
+    def _loss(self, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+    def step(self) -> None:
+        """One step of ordinary training."""
+        rows = torch.randint(len(self.images), (BATCH,))
+        self.optimizer.zero_grad()
+        self._loss((self.images[rows], self.labels[rows])).backward()
+        self.optimizer.step()
+
+    def anchors(self, count: int) -> Callable[[], Iterator[Tensor]]:
+        """Gradients of public images with random labels, the same ones at every sweep."""
+        rows, labels = torch.randint(len(self.public), (count,)), torch.randint(CLASSES, (count,))
+
+        def sweep() -> Iterator[Tensor]:
+            for i in range(0, count, 2 * MICROBATCH):
+                part = slice(i, i + 2 * MICROBATCH)
+                yield self._rows(self.public[rows[part]], labels[part])
+
+        return sweep
+
+    def errors(self, bases: dict[str, Basis]) -> dict[str, dict[str, float]]:
+        """Of the mean gradient, and of single gradients, what lies outside each basis, relative to the whole."""
+        chosen = torch.randperm(len(self.images))[:MEASURED]
+        mean = torch.zeros(self.groups.num_parameters, dtype=torch.float64)
+        inside = {name: torch.zeros(basis.dimension, dtype=torch.float64) for name, basis in bases.items()}
+        shares: dict[str, list[Tensor]] = {name: [] for name in bases}
+        for rows in chosen.split(MICROBATCH):
+            gradients = self._rows(self.images[rows], self.labels[rows])
+            mean += gradients.double().sum(dim=0)
+            squares = gradients.double().square().sum(dim=1)
+            for name, basis in bases.items():
+                embedding = basis.embed(gradients)
+                inside[name] += embedding.sum(dim=0)
+                shares[name].append((1 - embedding.square().sum(dim=1) / squares).clamp(min=0).sqrt())
+        whole = float(mean.norm())
+        return {
+            name: {
+                "of_the_mean": float((mean - basis.expand(inside[name])).norm()) / whole,
+                "of_a_record": float(torch.cat(shares[name]).mean()),
+            }
+            for name, basis in bases.items()
+        }
+
+    def _rows(self, images: Tensor, labels: Tensor) -> Tensor:
+        parts = zip(images.split(MICROBATCH), labels.split(MICROBATCH), strict=True)
+        return torch.cat([self.gradients((x, y)) for x, y in parts])
+
+
+def main() -> None:
+    """Train, follow, compare, and write the figures after every comparison."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.projection_error", description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--k", type=int, default=1000)
+    parser.add_argument("--at", type=int, nargs="+", default=[40, 200], help="steps at which to compare")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "projection_error.json")
+    options = parser.parse_args()
+    trial = Trial(options.directory, options.k)
+    followers = {
+        f"every {every}, {anchors} anchors": TrackedSubspace(
+            trial.sizes, trial.quotas, num_anchors=anchors, refresh_every=every
+        )
+        for every, anchors in SCHEDULES
+    }
+    seconds = dict.fromkeys(followers, 0.0)
+    results: dict[str, Any] = {"k": options.k, "machine": description(), "threads": torch.get_num_threads(), "at": {}}
+    for step in range(max(options.at) + 1):
+        for name, subspace in followers.items():
+            start = time.process_time()
+            count = max(subspace.num_anchors, options.k) if subspace.basis is None else subspace.num_anchors
+            subspace.at_step(step, trial.anchors(count))
+            if step > 0:
+                seconds[name] += time.process_time() - start
+        if step in options.at:
+            cold: Subspace = PowerSubspace(trial.sizes, trial.quotas)
+            bases = {name: subspace.current for name, subspace in followers.items()}
+            bases["cold start, 2000 anchors"] = cold.at_step(step, trial.anchors(COLD_ANCHORS))
+            results["at"][step] = trial.errors(bases)
+            results["cpu_seconds_a_step"] = {name: total / max(step, 1) for name, total in seconds.items()}
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            options.output.write_text(json.dumps(results, indent=2) + "\n")
+            print(json.dumps(results["at"][step], indent=2), flush=True)
+        trial.step()
+    print(json.dumps(results["cpu_seconds_a_step"], indent=2))
+
+
+def _images(pixels: Any) -> Tensor:
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+if __name__ == "__main__":
+    main()

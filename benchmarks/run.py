@@ -1,0 +1,120 @@
+"""`make bench`: every contender at every setting, side by side, in interleaved repetitions.
+
+Each measurement is a process of its own, so that no one's memory or warm caches serve another.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import Progress
+
+from benchmarks.limit import matmul_speed, seconds_at_the_limit
+from benchmarks.machine import description
+from benchmarks.measure import laps
+from benchmarks.settings import FULL, QUICK, Setting
+from benchmarks.tables import markdown
+from lightning_gep.settings import DEFAULT_ANCHORS, DEFAULT_REFRESH
+
+HERE = Path(__file__).parent
+CONTENDERS = ("plain", "opacus_hooks", "opacus_ghost", "gp", "bgep", "gep", "gep_cold", "paper")
+REFRESHED = {"bgep", "gep"}
+"""Whose basis is refreshed once in several steps: only whole laps of them can be compared."""
+SLOW = {"gep_cold", "paper"}
+
+
+def main() -> None:
+    """Measure, and write JSON and a table."""
+    options = parse()
+    settings = [s for s in (QUICK if options.quick else FULL) if not options.settings or s.name in options.settings]
+    results = {"date": str(date.today()), "threads": torch.get_num_threads(), "machine": description(), "settings": {}}
+    for setting in settings:
+        results["settings"][setting.name] = measure(setting, options.repetitions, quick=options.quick)
+        options.output.mkdir(parents=True, exist_ok=True)
+        name = "quick" if options.quick else "latest"
+        (options.output / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
+        (options.output / f"{name}.md").write_text(markdown(results))
+    print(markdown(results))
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small settings, one repetition: about a minute")
+    parser.add_argument("--repetitions", type=int, default=None, help="interleaved repetitions (default 3; quick: 1)")
+    parser.add_argument("--settings", nargs="*", default=[], help="names of the settings to measure")
+    parser.add_argument("--output", type=Path, default=HERE / "results", help="where the figures go")
+    options = parser.parse_args()
+    options.repetitions = options.repetitions or (1 if options.quick else 3)
+    return options
+
+
+def measure(setting: Setting, repetitions: int, *, quick: bool) -> dict[str, Any]:
+    """All contenders at one setting: medians over the repetitions, with the smallest and the largest."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
+    with Progress() as progress:
+        task = progress.add_task(setting.name, total=repetitions * len(CONTENDERS))
+        for _ in range(repetitions):
+            for contender in CONTENDERS:
+                progress.update(task, description=f"{setting.name}: {contender}")
+                found[contender].append(in_a_process(contender, setting, steps_of(contender, quick=quick)))
+                progress.advance(task)
+    table = {contender: summary(contender, runs) for contender, runs in found.items()}
+    speed = matmul_speed(setting)
+    limit = seconds_at_the_limit(
+        setting,
+        plain=table["plain"]["seconds"]["median"],
+        speed=speed,
+        anchors=DEFAULT_ANCHORS,
+        refresh_every=DEFAULT_REFRESH,
+    )
+    sizes = {"n": setting.n, "m": setting.m, "k": setting.k, "microbatch": setting.microbatch}
+    return {**sizes, "matmul_gflops": speed / 1e9, "limit_seconds": limit, "contenders": table}
+
+
+def steps_of(contender: str, *, quick: bool) -> int:
+    """Steps that are timed, after one that is not."""
+    if contender in REFRESHED:
+        return DEFAULT_REFRESH
+    return 1 if contender in SLOW else (2 if quick else 4)
+
+
+def in_a_process(contender: str, setting: Setting, steps: int) -> dict[str, Any]:
+    """The figures of one process."""
+    command = [sys.executable, "-m", "benchmarks.one", contender, setting.name, str(steps)]
+    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{contender} at {setting.name} failed:\n{done.stderr[-2000:]}")
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def summary(contender: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Seconds of a step and memory of a process over the repetitions."""
+    seconds = [lap for run in runs for lap in step_seconds(contender, run["seconds"])]
+    return {
+        "seconds": spread(seconds),
+        "peak_mb": spread([run["peak_mb"] for run in runs]),
+        "growth_mb": spread([run["peak_mb"] - run["baseline_mb"] for run in runs]),
+    }
+
+
+def step_seconds(contender: str, seconds: list[float]) -> Iterator[float]:
+    """Comparable figures: single steps, or laps from refresh to refresh."""
+    return laps(seconds, DEFAULT_REFRESH if contender in REFRESHED else 1)
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, smallest and largest."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+if __name__ == "__main__":
+    main()

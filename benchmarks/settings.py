@@ -1,0 +1,80 @@
+"""What is measured: networks at the sizes of the paper's experiments, and smaller ones for a quick look."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_gep.groups import ParameterGroups
+from lightning_gep.models.linear_probe import LinearProbe
+from lightning_gep.models.mnist_cnn import MnistCNN
+from lightning_gep.models.resnet20 import ResNet20
+from lightning_gep.models.text_encoder import TextEncoder
+
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network, a batch of n records, m anchors of the paper's way, k basis vectors.
+
+    Records are random numbers of the right shape: what a step costs does not depend on them.
+    """
+
+    name: str
+    network: Callable[[], nn.Module]
+    inputs: Callable[[int], Tensor]
+    n: int
+    m: int
+    k: int
+    microbatch: int
+
+    def records(self, count: int) -> TensorDataset:
+        """Random records with random labels."""
+        return TensorDataset(self.inputs(count), torch.randint(CLASSES, (count,)))
+
+    def batch(self) -> DataLoader[tuple[Tensor, ...]]:
+        """A loader whose every batch is all n records: each step is equally long, for everyone."""
+        return DataLoader(self.records(self.n), batch_size=self.n, shuffle=True)
+
+    def anchors(self, batch_size: int) -> DataLoader[tuple[Tensor, ...]]:
+        """A loader of public records."""
+        return DataLoader(self.records(self.m), batch_size=batch_size, shuffle=True)
+
+    def groups(self) -> ParameterGroups:
+        """The parameter groups."""
+        return ParameterGroups.from_module(self.network())
+
+    @property
+    def basis_entries(self) -> int:
+        """Σkᵢpᵢ: numbers in the basis."""
+        groups = self.groups()
+        return sum(k * p for k, p in zip(groups.quotas(self.k), groups.sizes, strict=True))
+
+
+def images(channels: int, size: int) -> Callable[[int], Tensor]:
+    """Random images."""
+    return lambda count: torch.randn(count, channels, size, size)
+
+
+FULL = (
+    Setting("resnet20", ResNet20, images(3, 32), n=1000, m=2000, k=1000, microbatch=250),
+    Setting("mnist_cnn", MnistCNN, images(1, 28), n=1000, m=2000, k=500, microbatch=250),
+    Setting("linear_probe", LinearProbe, lambda count: torch.randn(count, 4096), n=1000, m=2000, k=200, microbatch=250),
+    Setting(
+        "text_encoder",
+        TextEncoder,
+        lambda count: torch.randint(1000, (count, 32)),
+        n=500,
+        m=1000,
+        k=300,
+        microbatch=125,
+    ),
+)
+QUICK = (
+    Setting("mnist_cnn, small", MnistCNN, images(1, 28), n=200, m=200, k=50, microbatch=100),
+    Setting("linear_probe, small", lambda: LinearProbe(512), lambda count: torch.randn(count, 512), 200, 200, 50, 100),
+)
+SETTINGS = {setting.name: setting for setting in (*FULL, *QUICK)}

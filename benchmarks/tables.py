@@ -1,0 +1,63 @@
+"""The figures as Markdown: ratios in one run, and how they stand to what we aim at."""
+
+from typing import Any
+
+NAMES = {
+    "plain": "plain Lightning",
+    "opacus_hooks": "Opacus DP-SGD, hooks",
+    "opacus_ghost": "Opacus DP-SGD, ghost clipping",
+    "gp": "ours: GP",
+    "bgep": "ours: B-GEP",
+    "gep": "ours: **GEP**",
+    "gep_cold": "ours: GEP, cold start on all anchors",
+    "paper": "the paper's algorithm, plainly",
+}
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """A table for every setting."""
+    machine = results["machine"]
+    lines = [
+        "# Seconds and memory of a private step",
+        "",
+        f"{results['date']}; {machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB; torch "
+        f"{machine['torch']} on {results['threads']} threads, Lightning {machine['lightning']}, Opacus "
+        f"{machine['opacus']}. Medians of interleaved repetitions, each in a process of its own; in brackets the "
+        "smallest and the largest.",
+        "",
+    ]
+    for name, setting in results["settings"].items():
+        lines += [*section(name, setting), ""]
+    return "\n".join(lines)
+
+
+def section(name: str, setting: dict[str, Any]) -> list[str]:
+    """One setting's table."""
+    table = setting["contenders"]
+    plain, limit = table["plain"]["seconds"]["median"], setting["limit_seconds"]
+    rows = [
+        f"| {NAMES[contender]} | {cell(figures['seconds'], 's', 2)} | {figures['seconds']['median'] / plain:.2f} | "
+        f"{cell(figures['peak_mb'], 'MB', 0)} | {figures['growth_mb']['median']:.0f} MB |"
+        for contender, figures in table.items()
+    ]
+    gep = table["gep"]["seconds"]["median"]
+    return [
+        f"## {name}: n = {setting['n']}, m = {setting['m']}, k = {setting['k']}, microbatch {setting['microbatch']}",
+        "",
+        "| | a step | × plain | peak memory | above set-up |",
+        "|---|---|---|---|---|",
+        *rows,
+        "",
+        "The limit for GEP (plain gradients of its records and its products at "
+        f"{setting['matmul_gflops']:.0f} GFLOP/s): {limit:.2f} s; GEP takes {gep / limit:.2f} times that. "
+        "GEP against Opacus' hooks: "
+        f"{gep / table['opacus_hooks']['seconds']['median']:.2f}; GP against them: "
+        f"{table['gp']['seconds']['median'] / table['opacus_hooks']['seconds']['median']:.2f}; the paper's algorithm "
+        f"against GEP: {table['paper']['seconds']['median'] / gep:.1f} in time, "
+        f"{table['paper']['peak_mb']['median'] / table['gep']['peak_mb']['median']:.1f} in memory.",
+    ]
+
+
+def cell(figures: dict[str, float], unit: str, digits: int) -> str:
+    """A median with its spread."""
+    return f"{figures['median']:.{digits}f} {unit} [{figures['min']:.{digits}f}, {figures['max']:.{digits}f}]"
