@@ -72,3 +72,21 @@ class Watched:
     def close(self):
         """Forget the page."""
         self.context.close()
+
+
+def hover_a_point(page, selector):
+    """Point the mouse at the second mean of a plot with error bars; gives the label that appears."""
+    plot = page.locator(selector)
+    plot.scroll_into_view_if_needed()
+    place = plot.evaluate(
+        """plot => {
+          const { x, y } = plot.data.find(trace => trace.error_y);
+          const box = plot.getBoundingClientRect(), { xaxis, yaxis, _size: size } = plot._fullLayout;
+          return [box.x + size.l + xaxis.d2p(x[1]), box.y + size.t + yaxis.d2p(y[1])];
+        }"""
+    )
+    page.mouse.move(place[0] - 3, place[1])
+    page.mouse.move(*place)
+    label = plot.locator(".hoverlayer .hovertext").first
+    label.wait_for()
+    return label.text_content()

@@ -6,7 +6,7 @@ import pytest
 
 from lightning_gep.report.load import load
 from lightning_gep.report.page import page
-from tests.browser import Watched, browser  # noqa: F401  # a fixture
+from tests.browser import Watched, browser, hover_a_point  # noqa: F401  # a fixture
 from tests.synthetic_runs import write_run, write_sweep
 
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 375, "height": 700}
@@ -174,21 +174,9 @@ def test_the_card_of_a_run_opens_and_moves_with_its_row(opened):
 
 
 def test_hovering_a_point_tells_its_numbers(opened):
-    plot = opened.locator("#plot-accuracy-epsilon")
-    plot.scroll_into_view_if_needed()
-    place = plot.evaluate(
-        """plot => {
-          const { x, y } = plot.data.find(trace => trace.error_y);
-          const box = plot.getBoundingClientRect(), { xaxis, yaxis, _size: size } = plot._fullLayout;
-          return [box.x + size.l + xaxis.d2p(x[1]), box.y + size.t + yaxis.d2p(y[1])];
-        }"""
-    )
-    opened.mouse.move(place[0] - 3, place[1])
-    opened.mouse.move(*place)
-    label = plot.locator(".hoverlayer .hovertext").first
-    label.wait_for()
-    assert "GEP" in label.text_content()
-    assert "±" in label.text_content()
+    label = hover_a_point(opened, "#plot-accuracy-epsilon")
+    assert "GEP" in label
+    assert "±" in label
 
 
 def test_the_legend_switches_series_off_and_on(opened):
