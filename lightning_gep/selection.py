@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lightning_gep.accounting import LARGEST_TIGHT_EPSILON, History, SampledGaussian, epsilon
-from lightning_gep.card.rounding import Figure, shown, shown_delta, shown_epsilon
 from lightning_gep.checks import one_of
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.repetitions import (
@@ -21,6 +20,7 @@ from lightning_gep.repetitions import (
     repeat_and_select_cost,
     shape_of,
 )
+from lightning_gep.rounding import Figure, shown, shown_delta, shown_epsilon
 
 __all__ = [
     "SYSTEM_RANDOM",

@@ -7,8 +7,8 @@ import pytest
 
 from lightning_gep.card.html import Markup, bullets, element, table, topics
 from lightning_gep.card.page import run_page, sweep_page
-from lightning_gep.card.rounding import shown_epsilon
 from lightning_gep.card.sweep import sweep_card
+from lightning_gep.rounding import shown_epsilon
 from lightning_gep.selection import sweep_selection
 from tests.cards import MECHANISM, PUBLIC, SOFTWARE, a_card
 

@@ -10,10 +10,10 @@ import lightning_gep.card
 from lightning_gep.card import read_card, read_kept_cards, update_selection, write_sweep_card
 from lightning_gep.card.content import WENT_ON, RunFacts
 from lightning_gep.card.headline import headline
-from lightning_gep.card.rounding import shown_epsilon
 from lightning_gep.card.run import RunCard, card_directory
 from lightning_gep.card.writing import read_card_of, write_card
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.rounding import shown_epsilon
 from lightning_gep.selection import sweep_selection
 from tests.cards import MECHANISM, SOFTWARE, a_card, account
 

@@ -16,9 +16,10 @@ from lightning_gep.cli.plan import main
 from lightning_gep.cli.plan_jobs import make_jobs
 from lightning_gep.cli.plan_page import page
 from lightning_gep.cli.plan_sizes import Known
-from lightning_gep.cli.plan_table import bar, plan_table, rounded_up
+from lightning_gep.cli.plan_table import bar, plan_table
 from lightning_gep.groups import ParameterGroups
 from lightning_gep.planning import RunSize, plan_noise
+from lightning_gep.rounding import rounded_up
 from lightning_gep.settings import NOTHING_CHOSEN
 from lightning_gep.strategy import planned_steps
 from tests.browser import Watched, browser  # noqa: F401  # a fixture

@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from lightning_gep.report.text import duration, listed, memory, percent, rounded_up, sentence, short, spent, with_spread
+from lightning_gep.report.text import duration, listed, memory, percent, sentence, short, spent, with_spread
+from lightning_gep.rounding import rounded_up
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_gep.accounting import LARGEST_TIGHT_EPSILON, Rdp, SampledGaussian, epsilon, pld_grid
-from lightning_gep.card.rounding import shown_epsilon
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.rounding import shown_epsilon
 from lightning_gep.selection import (
     MOST_EVENTS,
     Candidate,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from lightning_gep.account import PrivacyAccount
 from lightning_gep.card import coverage
 from lightning_gep.card.figures import spending
-from lightning_gep.card.rounding import Figure, shown_delta, shown_epsilon
 from lightning_gep.plan import PrivacyPlan
 from lightning_gep.release import Part
+from lightning_gep.rounding import Figure, shown_delta, shown_epsilon
 from lightning_gep.runs import now
 from lightning_gep.selection import single_selection
 

@@ -10,7 +10,7 @@ from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
 from lightning_gep.account import PrivacyAccount
 from lightning_gep.accounting import LARGEST_TIGHT_EPSILON, Rdp, SampledGaussian, pld_grid
-from lightning_gep.card.rounding import Figure
+from lightning_gep.rounding import Figure
 
 Figures = dict[str, Figure]
 """Accountant → ε; None where it was not computed."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_gep.card.rounding import shown_delta, shown_epsilon
+from lightning_gep.rounding import shown_delta, shown_epsilon
 
 Card = Mapping[str, Any]
 NOT_PRIVATE = "Not private"

@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning_gep.card.headline import NOT_PRIVATE, guaranteed, headline
 from lightning_gep.card.html import Markup, bullets, document, element, facts, section, table, text, topics
-from lightning_gep.card.rounding import shown, shown_delta, shown_epsilon
+from lightning_gep.rounding import shown, shown_delta, shown_epsilon
 
 Card = Mapping[str, Any]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_gep.card import coverage
-from lightning_gep.card.rounding import shown_delta, shown_epsilon
+from lightning_gep.rounding import shown_delta, shown_epsilon
 from lightning_gep.runs import now
 
 Card = Mapping[str, Any]

@@ -9,7 +9,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lightning_gep.cli.summary import percent, rounded_up
+from lightning_gep.cli.summary import percent
+from lightning_gep.rounding import rounded_up
 from lightning_gep.runs import RunRecord, SweepRecord
 
 SECONDS_BETWEEN_LOOKS = 1.0

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_gep.planning import NoisePlan
+from lightning_gep.rounding import rounded_up
 
 PER_STEP, OF_MEAN = "noise per step", "noise of the mean over the run"
 LEAST = "★"
@@ -121,11 +122,6 @@ def is_least(plan: NoisePlan, column: Column, compared: Sequence[NoisePlan]) -> 
     if figure is None or figure(plan) == 0 or len(compared) < 2:
         return False
     return figure(plan) == min(figure(other) for other in compared if figure(other) > 0)
-
-
-def rounded_up(epsilon: float) -> str:
-    """ε to three decimals, rounded up, so that no more is promised than was kept."""
-    return "∞" if math.isinf(epsilon) else f"{math.ceil(1000 * epsilon) / 1000:g}"
 
 
 def bar(share: float, width: int = BAR_WIDTH) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
+from lightning_gep.rounding import rounded_up
 from lightning_gep.runs import RunRecord
 
 
@@ -36,11 +37,6 @@ def summary_rows(record: RunRecord, directory: Path) -> dict[str, str]:
 def percent(share: float | None) -> str:
     """A share as a percentage, or a dash where there is none."""
     return "–" if share is None else f"{100 * share:.1f} %"
-
-
-def rounded_up(epsilon: float) -> str:
-    """ε with three decimals, never below its value: no more is promised than was kept."""
-    return "∞" if math.isinf(epsilon) else f"{math.ceil(1000 * epsilon) / 1000:g}"
 
 
 def spent(privacy: dict[str, Any]) -> str:

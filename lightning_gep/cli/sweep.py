@@ -74,6 +74,8 @@ class GridSweeper(basic_sweeper.BasicSweeper):
             except (KeyboardInterrupt, SystemExit):
                 console.print(f"Interrupted. The same command goes on in {short_path(directory)}.")
                 raise KeyboardInterrupt from None
+            except ConfigurationError as error:
+                raise CompactHydraException(f"gep-train: {error}") from None
             finally:
                 self._close(directory, console)
         if any(run is None or run.status != "finished" for run in _runs(directory, self.launched)):

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from lightning_gep.card import read_card, update_selection, write_sweep_card
-from lightning_gep.card.writing import read_kept_cards
+from lightning_gep.card import read_card, read_kept_cards, update_selection, write_sweep_card
 from lightning_gep.runs import SweepRecord
 from lightning_gep.selection import sweep_selection
 

@@ -8,7 +8,8 @@ from lightning_gep.report import published
 from lightning_gep.report.grouping import MOST_SERIES, Groups, Settings, at_most, epsilon_of, spread
 from lightning_gep.report.load import Run
 from lightning_gep.report.plot import SYMBOLS, Entry, Plot, Style, Table, Trace, log_if_wide, styles, trace
-from lightning_gep.report.text import counted, listed, rounded_up, short, with_spread
+from lightning_gep.report.text import counted, listed, short, with_spread
+from lightning_gep.rounding import rounded_up
 
 EPSILON_HINT = (
     "Test accuracy against ε needs finished runs at several ε: gep-train -m privacy.epsilon=1,2,4,8 seed=0,1,2"

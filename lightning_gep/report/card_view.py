@@ -5,7 +5,8 @@ from typing import Any
 
 from lightning_gep.report.load import Card, inner, number
 from lightning_gep.report.markup import NOT_PRIVATE_MARK, mark, tag, text
-from lightning_gep.report.text import rounded_up, short
+from lightning_gep.report.text import short
+from lightning_gep.rounding import rounded_up
 
 TITLES = {
     "guarantee": "Guarantee",

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from lightning_gep.report.grouping import Groups, Mean, Settings, at_most, epsilon_of, grouped, mean_curve, thinned
 from lightning_gep.report.load import Run
 from lightning_gep.report.plot import COLOURS, Entry, Plot, Style, Table, Trace, band, styles, trace
-from lightning_gep.report.text import counted, rounded_up, with_spread
+from lightning_gep.report.text import counted, with_spread
+from lightning_gep.rounding import rounded_up
 
 POINTS, ROWS = 100, 15
 """Points of a curve in the plot, and in the table beside it."""

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from lightning_gep.report.load import Collection, Run, inner, number
-from lightning_gep.report.text import counted, listed, percent, rounded_up, sentence
+from lightning_gep.report.text import counted, listed, percent, sentence
+from lightning_gep.rounding import rounded_up
 
 STATUSES = ("finished", "running", "waiting", "failed", "interrupted", "unreadable")
 

@@ -6,7 +6,8 @@ from statistics import fmean, stdev
 from typing import TypeVar
 
 from lightning_gep.report.load import Run
-from lightning_gep.report.text import mechanism_name, rounded_up
+from lightning_gep.report.text import mechanism_name
+from lightning_gep.rounding import rounded_up
 
 MOST_SERIES = 12
 """More lines than this in one plot cannot be told apart."""

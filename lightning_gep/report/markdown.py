@@ -15,7 +15,8 @@ from lightning_gep.report.load import Collection, Run, inner
 from lightning_gep.report.plot import Table
 from lightning_gep.report.published import RESULTS, remarks
 from lightning_gep.report.tables import COLUMNS, error_line, means
-from lightning_gep.report.text import rounded_up, sentence, short
+from lightning_gep.report.text import sentence, short
+from lightning_gep.rounding import rounded_up
 
 SPREAD_NOTE = "Mean ± standard deviation (n − 1) over the seeds of a setting; finished runs only."
 

@@ -4,7 +4,8 @@ from lightning_gep.report.card_view import card_html
 from lightning_gep.report.facts import composition_sentence, not_covered
 from lightning_gep.report.load import Collection, Run, Sweep
 from lightning_gep.report.markup import paragraphs, tag, text
-from lightning_gep.report.text import rounded_up, short
+from lightning_gep.report.text import short
+from lightning_gep.rounding import rounded_up
 
 OTHER_CARDS = "The card of every other run opens from its name in the table of runs."
 NO_CARD = "The run has no privacy card yet."

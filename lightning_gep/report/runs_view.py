@@ -6,7 +6,8 @@ from lightning_gep.report.card_view import card_html
 from lightning_gep.report.load import Run
 from lightning_gep.report.markup import NOT_PRIVATE_MARK, mark, tag, text
 from lightning_gep.report.tables import COLUMNS, Cell, Column, error_line
-from lightning_gep.report.text import mechanism_name, rounded_up, short
+from lightning_gep.report.text import mechanism_name, short
+from lightning_gep.rounding import rounded_up
 
 TALL = 25
 """More rows than this scroll in a box of their own, under a header that stays."""

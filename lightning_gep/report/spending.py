@@ -9,7 +9,8 @@ from lightning_gep.report.curves import POINTS, ROWS
 from lightning_gep.report.grouping import MOST_SERIES, grouped, thinned
 from lightning_gep.report.load import Run
 from lightning_gep.report.plot import COLOURS, DASHES, Entry, Plot, Style, Table, Trace, trace
-from lightning_gep.report.text import counted, rounded_up
+from lightning_gep.report.text import counted
+from lightning_gep.rounding import rounded_up
 
 PLANS = 4
 """Planned curves to compute at most: each asks the accountant for a second or two."""

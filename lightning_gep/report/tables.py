@@ -15,11 +15,11 @@ from lightning_gep.report.text import (
     mechanism_name,
     memory,
     percent,
-    rounded_up,
     short,
     spent,
     with_spread,
 )
+from lightning_gep.rounding import rounded_up
 
 
 @dataclass(frozen=True)

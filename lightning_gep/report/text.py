@@ -2,21 +2,11 @@
 
 import math
 import re
-from decimal import ROUND_CEILING, Decimal
+
+from lightning_gep.rounding import rounded_up
 
 MECHANISMS = {"gep": "GEP", "bgep": "B-GEP", "gp": "GP"}
 NOTHING = "–"
-
-
-def rounded_up(epsilon: float | None, digits: int = 3) -> str:
-    """ε with at most `digits` decimals, never below the value itself; ∞ where there is no bound."""
-    if epsilon is None:
-        return NOTHING
-    if math.isinf(epsilon):
-        return "∞"
-    # In decimal: 1000·1.1 is above 1100 in binary, and would show a target that was kept as exceeded.
-    value = Decimal(repr(float(epsilon))).quantize(Decimal(1).scaleb(-digits), ROUND_CEILING)
-    return f"{value.normalize():f}"
 
 
 def spent(epsilon: float | None, target: float | None) -> str:

@@ -7,6 +7,17 @@ Figure = float | str | None
 """A figure as a card holds it: a number, "inf", or None where it was not computed."""
 
 
+def rounded_up(epsilon: float | None, digits: int = 3) -> str:
+    """ε with at most `digits` decimals, rounded up, for tables; ∞ where there is no bound, a dash for no figure."""
+    if epsilon is None:
+        return "–"
+    if math.isinf(epsilon):
+        return "∞"
+    # In decimal: 1000·1.1 is above 1100 in binary, and would show a target that was kept as exceeded.
+    value = Decimal(repr(float(epsilon))).quantize(Decimal(1).scaleb(-digits), ROUND_CEILING)
+    return f"{value.normalize():f}"
+
+
 def shown_epsilon(epsilon: Figure) -> str:
     """ε to four digits, rounded up; ∞ where there is no bound, a dash where there is no figure."""
     return "–" if epsilon is None else _rounded_up(float(epsilon), digits=4)

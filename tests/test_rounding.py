@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_gep.card.rounding import shown, shown_delta, shown_epsilon
+from lightning_gep.rounding import shown, shown_delta, shown_epsilon
 
 
 @pytest.mark.parametrize(
