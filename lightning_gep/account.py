@@ -22,6 +22,8 @@ class PrivacyAccount:
 
     def __init__(self, plan: PrivacyPlan, *, private: bool = True, run_id: str | None = None, steps: int = 0) -> None:
         self.plan, self.private, self.steps = plan, private, steps
+        self.trusted = False
+        """Whether the count began at a checkpoint whose ledger was lost: steps made after it are not counted."""
         self.run_id = run_id or uuid.uuid4().hex
         self.ledger: Ledger | None = None
         self.ledger_path: Path | None = None
@@ -139,6 +141,7 @@ class PrivacyAccount:
             "run_id": self.run_id,
             "steps": self.steps,
             "private": self.private,
+            "trusted": self.trusted,
         }
 
     @classmethod
@@ -147,7 +150,9 @@ class PrivacyAccount:
         saved = PrivacyPlan.from_state(state["plan"])
         if plan is not None:
             check_same_plan(saved, plan)
-        return cls(saved, private=state["private"], run_id=state["run_id"], steps=state["steps"])
+        account = cls(saved, private=state["private"], run_id=state["run_id"], steps=state["steps"])
+        account.trusted = state.get("trusted", False)
+        return account
 
 
 def check_same_plan(saved: PrivacyPlan, asked: PrivacyPlan) -> None:

@@ -13,8 +13,8 @@ class EpochRows(Logger):
 
     How long a step takes depends on the batch it drew, whose size is private. Passed on one by one, rows would show
     the time of every few steps; together they show that of an epoch. Rows are passed on with the first row of another
-    epoch, at the end of `fit` or `test` (also one that failed), and by `send_rows`. A row that names no epoch, which
-    Lightning never makes, goes through at once.
+    epoch, at the end of `fit` or `test` (also one that failed), and by `send_rows`. A row that names no epoch, as some
+    callbacks make, belongs to the epoch it comes in.
     """
 
     _rows: list[tuple[dict[str, Any], int | None]]
@@ -23,10 +23,7 @@ class EpochRows(Logger):
     @override
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        if "epoch" not in metrics:
-            super().log_metrics(dict(metrics), step)  # type: ignore[safe-super]  # the logger this is mixed into
-            return
-        if metrics["epoch"] != self._epoch:
+        if metrics.get("epoch", self._epoch) != self._epoch:
             self.send_rows()
             self._epoch = metrics["epoch"]
         self._kept().append((dict(metrics), step))

@@ -82,7 +82,7 @@ def spectral_defect(products: Tensor, columns: int) -> float:
     if not len(products):
         return 0.0
     measured = torch.linalg.eigvalsh(products - _identity_like(products)).abs().max()
-    rounding = (columns + len(products)) * len(products) ** 0.5 * torch.finfo(torch.float64).eps
+    rounding = (columns + len(products)) * len(products) * torch.finfo(torch.float64).eps
     return float(measured) + 2 * rounding
 
 

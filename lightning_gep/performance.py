@@ -1,4 +1,4 @@
-"""Throughput and memory of training, in figures from which no single batch can be read."""
+"""Throughput and memory of training: means over an epoch and a maximum, never single steps."""
 
 import re
 import sys
@@ -20,8 +20,9 @@ class PerformanceMonitor(Callback):
     validation does not count. Of several processes the first one's figures are logged; the records are those of all.
 
     How many records a step drew is private, and the time a step takes tells it roughly. So neither batch sizes nor the
-    times of single steps are logged, only means over an epoch. That is a precaution, not a guarantee: ε covers the
-    weights, and no timing.
+    times of single steps are logged, only means over an epoch. Memory is a maximum; records go through in microbatches,
+    so it hardly follows the size of a batch. That is a precaution, not a guarantee: ε covers the weights, and neither
+    time nor memory.
     """
 
     def __init__(self) -> None:

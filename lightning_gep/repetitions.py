@@ -1,7 +1,8 @@
 """The best of a random number of runs: the distributions of that number, and what selecting costs.
 
-If the number of runs is drawn at random beforehand and only the best run leaves, having picked it costs little more
-than one run (Papernot and Steinke, "Hyperparameter Tuning with Renyi Differential Privacy", 2022).
+If the number of runs is drawn at random beforehand and only the best run leaves, having picked it costs two to three
+times one run, and more for larger means: with their logarithm if the number is geometric or logarithmic, faster if it
+is Poisson's (Papernot and Steinke, "Hyperparameter Tuning with Renyi Differential Privacy", 2022).
 """
 
 import math
@@ -29,6 +30,7 @@ REPETITION_CONDITIONS = (
     "how long they took.",
     "The choice looked at each run's own released weights, or at records that no run was trained on.",
     "If the number drawn was 0, nothing leaves but that fact, and nothing is drawn again.",
+    "All runs that were drawn were finished before one was selected; none was left out, or made again, for its result.",
 )
 """What must hold for the figure of `repeat_and_select_cost`; nothing here can check it."""
 

@@ -36,6 +36,7 @@ def open_ledger(
             f"The ledger {own.name} is missing; trust_checkpoint=True takes the checkpoint's count of {account.steps} "
             "steps. Steps made after the checkpoint are not counted."
         )
+        account.trusted = True
         account.open_ledger(own)
     else:
         raise LedgerError(

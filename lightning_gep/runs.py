@@ -111,7 +111,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def is_locked(directory: Path) -> bool:
-    """Whether a process works in the directory. Asking takes no lock that could get in its way."""
+    """Whether a process works in the directory. Asking takes a shared lock for a moment."""
     path = directory / LOCK_FILE
     if fcntl is None or not path.exists():
         return fcntl is None

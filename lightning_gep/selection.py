@@ -149,11 +149,14 @@ def _repetition_block(
     name = distribution_name(shape)
     # What a run may cost counts, not what it did: one that ended early could have gone on.
     drawn = [Candidate(_event(card), max(_steps(card), _planned(card))) for card in cards]
+    listed = [c for c in repetitions.get("candidates") or () if isinstance(c, Mapping)]
     others = [
         Candidate(SampledGaussian(float(c["sample_rate"]), float(c["noise_multiplier"])), int(c["steps"]))
-        for c in repetitions.get("candidates") or ()
-        if isinstance(c, Mapping)
+        for c in listed
     ]
+    # δ of what could be drawn, where it is known: that of the runs drawn would tell which they were.
+    delta = min([float(c["delta"]) for c in listed if "delta" in c], default=delta)
+    not_private += sum(not c.get("private", True) for c in listed)
     total = math.inf if not_private else repeat_and_select_cost(drawn + others, delta, mean=mean, shape=shape)
     if not_private:
         words = "At least one of the runs is not private, so neither is what was picked from them."

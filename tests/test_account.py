@@ -177,3 +177,11 @@ def test_a_plan_rebuilt_from_its_own_noise_is_the_same_plan(noise):
     other = PrivacyPlan.make(GEP(1.0, 0.5), noise_multiplier=noise * (1 + 1e-6), **sizes)
     with pytest.raises(ConfigurationError, match="release"):
         check_same_plan(saved, other)
+
+
+def test_a_count_that_began_at_a_trusted_checkpoint_stays_marked():
+    account = PrivacyAccount(plan())
+    account.trusted = True
+    assert PrivacyAccount.from_state(account.state_dict()).trusted
+    before = {name: value for name, value in account.state_dict().items() if name != "trusted"}
+    assert not PrivacyAccount.from_state(before).trusted, "checkpoints of earlier versions have no such mark"

@@ -125,3 +125,16 @@ def test_the_environment_of_a_job_does_not_reach_the_next(monkeypatch):
     assert "LOCAL_RANK" not in os.environ
     assert "MASTER_PORT" not in os.environ
     assert os.environ["KEPT"] == "1"
+
+
+def test_a_lost_checkpoint_is_not_a_reason_to_release_once_more(tmp_path, monkeypatch):
+    with monkeypatch.context() as context:
+        stop_after(7, context)
+        with pytest.raises(SystemExit):
+            train(composed(tmp_path))
+    (tmp_path / "checkpoints" / "last.ckpt").unlink()
+    with pytest.raises(
+        ConfigurationError, match=r"holds a run that made 7 steps, but no checkpoint .*last.ckpt is missing"
+    ):
+        train(composed(tmp_path))
+    assert ledger_count(tmp_path) == 7

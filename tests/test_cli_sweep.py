@@ -1,16 +1,20 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from omegaconf import OmegaConf
 
 from lightning_gep import ledger
-from lightning_gep.cli.sweep import best_by_validation
+from lightning_gep.card.headline import headline
+from lightning_gep.cli.sweep import RepeatAndSelectSweeper, best_by_validation, check_stays_here
 from lightning_gep.cli.sweep_cards import write_sweep_cards
-from lightning_gep.runs import RunRecord, SweepRecord
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.runs import RunRecord, SweepRecord, locked
 
 FIVE_STEPS = ("trainer.max_epochs=1", "privacy.accountant=rdp", "trainer.accelerator=cpu", "mechanism.k=20")
 
@@ -122,26 +126,63 @@ def test_a_random_number_of_runs_is_drawn_once_and_costs_less_than_all_of_them(t
     record = SweepRecord.read(directory)
     drawn = record.repetitions["drawn"]
     assert len(record.jobs) == len(drawn) >= 1
-    assert [run.config["optimizer"]["lr"] for run in records(directory)] == [[1, 2][number] for number in drawn]
-    assert len(record.repetitions["candidates"]) == 2
-    events = {(run.privacy["sample_rate"], run.privacy["noise_multiplier"]) for run in records(directory)}
-    for rate, noise in events:
-        assert [(c["sample_rate"], c["steps"]) for c in record.repetitions["candidates"]] == [(rate, 5)] * 2
-        assert record.repetitions["candidates"][0]["noise_multiplier"] == pytest.approx(noise, rel=1e-12)
+    assert [run.config["optimizer"]["lr"] for run in records(directory)] == [[1, 2][number] for number, _ in drawn]
+    assert all(re.fullmatch(r"draw=r[0-9a-f]{8},optimizer\.lr=[12]", job) for job in record.jobs), (
+        "no name tells an order"
+    )
+    for run in records(directory):
+        planned = record.repetitions["candidates"]
+        assert [(c["sample_rate"], c["steps"], c["delta"]) for c in planned] == [
+            (run.privacy["sample_rate"], 5, 1e-4)
+        ] * 2
+        assert planned[0]["noise_multiplier"] == pytest.approx(run.privacy["noise_multiplier"], rel=1e-12)
     selection = card(directory)["selection"]
     assert selection["rule"] == "repeat_and_select"
     assert 8.0 < selection["epsilon"] < 100.0
+    assert "Selected by validation accuracy" in result.stdout
     assert "Only the selected run and its card may leave" in result.stdout
 
     assert sweep(tmp_path, *overrides).returncode == 0
     assert SweepRecord.read(directory).repetitions["drawn"] == drawn
-    other = sweep(tmp_path, *overrides[:2], "hydra.sweeper.mean=3", *overrides[3:])
-    assert other.returncode == 2
-    assert "gep-train: The sweep it was begun with a mean of 1.5" in other.stderr
-    assert "Traceback" not in other.stderr
+    for changed in (("hydra.sweeper.mean=3",), ("hydra.sweeper.mean=1.5", "privacy.epsilon=1")):
+        other = sweep(tmp_path, *overrides[:2], *changed, *overrides[3:])
+        assert other.returncode == 2
+        assert "gep-train: The sweep it was begun with a mean of 1.5" in other.stderr
+        assert "Traceback" not in other.stderr
     grid = sweep(tmp_path, "sweep=it", "optimizer.lr=1,2")
     assert grid.returncode == 2
     assert "is a sweep of another kind" in grid.stderr
+
+
+def test_nothing_is_selected_before_all_runs_that_were_drawn_are_finished(tmp_path):
+    sweeper = RepeatAndSelectSweeper(None, 2.0, "geometric")
+    done, going = RunRecord("a", "finished", metrics={"val/accuracy": 0.9}), RunRecord("b", "interrupted")
+    assert "Selected" in " ".join(sweeper.closing_words(tmp_path, [done, done]))
+    for other in (going, None):
+        assert "Nothing is selected" in " ".join(sweeper.closing_words(tmp_path, [done, other]))
+
+
+def test_runs_that_must_stay_secret_are_not_sent_away():
+    def logging(**settings):
+        return OmegaConf.create(
+            {"logger": {"wandb": {"_target_": "lightning_gep.wandb_logger.PrivateWandbLogger", **settings}}}
+        )
+
+    check_stays_here(logging(offline=True))
+    check_stays_here(OmegaConf.create({"logger": {"csv": {"_target_": "lightning.pytorch.loggers.CSVLogger"}}}))
+    for settings in ({"offline": None}, {"offline": False}, {}):
+        with pytest.raises(ConfigurationError, match=r"logger\.wandb\.offline=true"):
+            check_stays_here(logging(**settings))
+
+
+def test_a_second_command_waits_for_the_first(tmp_path):
+    directory = tmp_path / "sweeps" / "it"
+    directory.mkdir(parents=True)
+    with locked(directory):
+        result = sweep(tmp_path, "sweep=it", "seed=0,1")
+    assert result.returncode == 2
+    assert "Another process is training in" in result.stderr
+    assert not (directory / "sweep.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -186,13 +227,39 @@ def test_jobs_added_to_a_sweep_are_counted_with_those_that_were_there(tmp_path):
     directory = tmp_path / "sweeps" / "it"
     assert [run.job for run in records(directory)] == ["seed=0", "seed=1"]
     assert card(directory)["selection"]["runs"] == 2
-    begun_anew(directory / "seed=0" / "checkpoints")
+    two = card(directory)["selection"]["epsilon"]
+    begun_anew(directory / "seed=0")
     selection = write_sweep_cards(directory, SweepRecord.read(directory))
     assert selection["runs"] == 3
-    assert selection["epsilon"] > card(directory / "seed=1" / "checkpoints")["guarantee"]["epsilon_spent"]["rdp"]
+    assert selection["epsilon"] > two
+    kept = directory / "seed=0" / "checkpoints" / "privacy_card-00000000.json"
+    kept.unlink()
+    assert write_sweep_cards(directory, SweepRecord.read(directory))["epsilon"] == "inf", "it may have been anything"
 
 
-def begun_anew(directory):
-    """As if an earlier run in the same place had been begun anew, and its card put aside."""
-    earlier = {**card(directory), "run_id": "0" * 32}
-    (directory / "privacy_card-00000000.json").write_text(json.dumps(earlier))
+def begun_anew(job):
+    """As if an earlier run in the same place had been begun anew: it has a ledger, and its card was put aside."""
+    (path,) = (job / "privacy").glob("*.ledger")
+    content = ledger.read(path)
+    other = ledger.Ledger.create(path.with_name("0" * 32 + ".ledger"), "0" * 32, content.parameters)
+    other.record(content.releases[0], 0)
+    other.close()
+    earlier = {**card(job / "checkpoints"), "run_id": "0" * 32}
+    (job / "checkpoints" / "privacy_card-00000000.json").write_text(json.dumps(earlier))
+
+
+def test_a_job_that_is_not_finished_counts_as_long_as_it_was_planned(tmp_path):
+    assert sweep(tmp_path, "seed=0,0", "sweep=it").returncode == 0
+    directory = tmp_path / "sweeps" / "it"
+    whole = card(directory)["selection"]
+    run = records(directory)[0]
+    run.status = "interrupted"
+    run.write(directory / run.job)
+    (path,) = (directory / run.job / "privacy").glob("*.ledger")
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-2]))
+    cut = write_sweep_cards(directory, SweepRecord.read(directory))
+    assert cut["epsilon"] == whole["epsilon"]
+    assert (whole["complete"], cut["complete"]) == (True, False)
+    own = card(directory / run.job / "checkpoints")
+    assert headline(own) == "One run of a sweep whose cost is not counted yet"

@@ -51,10 +51,15 @@ def test_a_row_is_kept_as_it_was():
     assert logger.seen == [(row(0), 0)]
 
 
-def test_a_row_of_no_epoch_goes_through():
+def test_a_row_that_names_no_epoch_waits_with_those_of_its_own():
+    """As LearningRateMonitor and others make them: passed on at once, they would tell the time of each step."""
     logger = Kept()
     logger.log_metrics({"value": 1.0}, 3)
-    assert logger.seen == [({"value": 1.0}, 3)]
+    logger.log_metrics(row(0), 4)
+    logger.log_metrics({"value": 2.0}, 5)
+    assert len(logger.seen) <= 1, "before the first epoch there is nothing to wait for"
+    logger.log_metrics(row(1), 6)
+    assert [step for _, step in logger.seen] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("status", ["success", "failed"])

@@ -101,7 +101,7 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
             left=facts.left,
             log_nonprivate=facts.log_nonprivate,
             has_public_data=facts.public_data is not None,
-            carried_steps=carried,
+            carried_steps=carried if carried or account.trusted else None,
         ),
         "logs": {
             "log_nonprivate": facts.log_nonprivate,

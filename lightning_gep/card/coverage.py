@@ -44,9 +44,17 @@ def released(*, uses_basis: bool, private: bool) -> list[str]:
 
 
 def not_covered(
-    *, logged: Sequence[str], left: Sequence[str], log_nonprivate: bool, has_public_data: bool, carried_steps: int
+    *,
+    logged: Sequence[str],
+    left: Sequence[str],
+    log_nonprivate: bool,
+    has_public_data: bool,
+    carried_steps: int | None,
 ) -> list[str]:
-    """What ε does not cover. `logged` is what training_step logs, `left` what of it was ever passed on."""
+    """What ε does not cover. `logged` is what training_step logs, `left` what of it was ever passed on.
+
+    `carried_steps` are those known from a checkpoint whose ledger was lost, which may be 0; None if none was lost.
+    """
     lines = [
         _logged_line(logged, left, log_nonprivate),
         "Callbacks, hooks, prints: what code of the user writes about a training batch by other ways than self.log in "
@@ -69,7 +77,7 @@ def not_covered(
         + "; code that treats private ones differently on purpose escapes it.",
         "Access: who can read the records, the ledger or the memory of the process is outside of the mechanism.",
     ]
-    if carried_steps:
+    if carried_steps is not None:
         lines.insert(
             0,
             f"Lost ledger: {carried_steps} steps are known from a checkpoint only. Steps made after it, if there were "

@@ -7,6 +7,7 @@ from lightning_gep.rounding import shown_delta, shown_epsilon
 
 Card = Mapping[str, Any]
 NOT_PRIVATE = "Not private"
+NOT_COUNTED = "One run of a sweep whose cost is not counted yet"
 
 
 def guaranteed(card: Card) -> tuple[float | str, float]:
@@ -23,5 +24,7 @@ def headline(card: Card) -> str:
     epsilon, delta = guaranteed(card)
     if not card["guarantee"]["private"] or epsilon == "inf":
         return NOT_PRIVATE
+    if card["selection"]["rule"] != "single" and not card["selection"]["complete"]:
+        return NOT_COUNTED
     figures = f"(ε = {shown_epsilon(epsilon)}, δ = {shown_delta(delta)})"
     return f"{figures}-differentially private for {card['guarantee']['unit']}"

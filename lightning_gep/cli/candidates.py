@@ -8,8 +8,8 @@ from lightning_gep.accounting import power_of_ten_below
 from lightning_gep.calibration import noise_multiplier_for
 from lightning_gep.cli.plan_sizes import Known, Sizes
 
-Event = dict[str, float]
-"""`sample_rate`, `noise_multiplier` and `steps` of a run."""
+Event = dict[str, float | bool]
+"""`sample_rate`, `noise_multiplier`, `steps` and `delta` of a run, and whether its draws are secret (`private`)."""
 
 
 def planned_events(configs: list[DictConfig]) -> list[Event]:
@@ -26,7 +26,8 @@ def _planned_event(config: DictConfig, sizes: Sizes) -> Event:
     size = sizes.of(config, settings)
     rate = size.expected_batch_size / size.num_records
     noise = settings["noise_multiplier"]
+    delta = settings["delta"] or power_of_ten_below(1 / size.num_records)
     if noise is None:
-        delta = settings["delta"] or power_of_ten_below(1 / size.num_records)
         noise, _ = noise_multiplier_for(settings["epsilon"], delta, rate, size.steps, settings["accountant"])
-    return {"sample_rate": rate, "noise_multiplier": noise, "steps": size.steps}
+    private = settings["generator"] != "seeded" and noise > 0
+    return {"sample_rate": rate, "noise_multiplier": noise, "steps": size.steps, "delta": delta, "private": private}

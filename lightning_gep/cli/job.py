@@ -12,6 +12,7 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
+from lightning_gep import ledger
 from lightning_gep.checks import positive_integer
 from lightning_gep.cli.configs import check_keys
 from lightning_gep.cli.failures import in_a_line
@@ -110,6 +111,8 @@ def _train(config: DictConfig, record: RunRecord, directory: Path) -> None:
             logger.log_hyperparams(record.config)
         checkpoint = last_checkpoint(trainer)
         progress.resumed = checkpoint is not None and checkpoint.exists()
+        if not progress.resumed and trainer.is_global_zero:
+            _check_nothing_released(directory, checkpoint)
         trainer.fit(model, datamodule, ckpt_path=checkpoint if progress.resumed else None)
         note_progress(record, trainer)
         trainer.test(model, datamodule, verbose=False)
@@ -128,6 +131,18 @@ def _train(config: DictConfig, record: RunRecord, directory: Path) -> None:
     finish_runs(trainer.loggers, failed=False)
     if isinstance(trainer.strategy, GEPStrategy):
         trainer.strategy.wait_for_children()
+
+
+def _check_nothing_released(directory: Path, checkpoint: Path | None) -> None:
+    """Raises ConfigurationError if an earlier attempt released something that this one would not continue."""
+    for path in sorted((directory / "privacy").glob("*.ledger")):
+        content = ledger.read_or_none(path)
+        if content is not None and content.count > 0:
+            raise ConfigurationError(
+                f"{directory.name} holds a run that made {content.count} steps, but no checkpoint to continue from"
+                + (f" ({checkpoint.name} is missing from {checkpoint.parent.name})" if checkpoint is not None else "")
+                + ". What it released is spent: restore the checkpoint, or choose another directory."
+            )
 
 
 @contextmanager
@@ -165,6 +180,6 @@ def _changed(before: Any, now: Any, key: str = "") -> list[str]:
             line
             for name in names
             for line in _changed(before.get(name), now.get(name), f"{key}.{name}" if key else str(name))
-            if name not in ("default_root_dir", "dirpath", "save_dir")
+            if name not in ("default_root_dir", "dirpath", "save_dir", "trust_checkpoint")
         ]
     return [] if before == now else [f"{key}: {before} → {now}"]

@@ -11,7 +11,7 @@ from hydra._internal.core_plugins import basic_sweeper
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.errors import CompactHydraException
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 from rich.text import Text
 from typing_extensions import override
@@ -26,7 +26,7 @@ from lightning_gep.cli.sweep_cards import write_sweep_cards
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.job_command import quoted
 from lightning_gep.repetitions import SHAPES, draw_repetitions
-from lightning_gep.runs import RunRecord, SweepRecord
+from lightning_gep.runs import RunRecord, SweepRecord, locked
 
 NAMESPACE = "hydra_plugins.lightning_gep"
 EXTRAS = {"hydra_joblib_launcher": "joblib", "hydra_submitit_launcher": "submitit", "hydra_ray_launcher": "ray"}
@@ -67,19 +67,26 @@ class GridSweeper(basic_sweeper.BasicSweeper):
         """Run every job that is not finished. A failed one does not stop the others; it makes the exit code 1."""
         assert self.config is not None
         directory = Path(self.config.hydra.sweep.dir)
+        directory.mkdir(parents=True, exist_ok=True)
         with terminal() as console:
             try:
-                with SweepMonitor(directory, console):
-                    super().sweep(arguments)
-            except (KeyboardInterrupt, SystemExit):
-                console.print(f"Interrupted. The same command goes on in {short_path(directory)}.")
-                raise KeyboardInterrupt from None
+                # One command at a time: two would each count only the jobs they know of.
+                with locked(directory):
+                    self._run(arguments, directory, console)
             except ConfigurationError as error:
                 raise CompactHydraException(f"gep-train: {error}") from None
-            finally:
-                self._close(directory, console)
         if any(run is None or run.status != "finished" for run in _runs(directory, self.launched)):
             raise JobsFailed
+
+    def _run(self, arguments: list[str], directory: Path, console: Console) -> None:
+        try:
+            with SweepMonitor(directory, console):
+                super().sweep(arguments)
+        except (KeyboardInterrupt, SystemExit):
+            console.print(f"Interrupted. The same command goes on in {short_path(directory)}.")
+            raise KeyboardInterrupt from None
+        finally:
+            self._close(directory, console)
 
     def split_arguments(self, overrides: list[Override], max_batch_size: int | None) -> list[list[Job]]:  # type: ignore[override]
         """The jobs, in the batches that are launched one after another; their names are on disk before the first."""
@@ -117,13 +124,15 @@ class GridSweeper(basic_sweeper.BasicSweeper):
             if run is not None and run.status == "failed":
                 console.print(Text(f"{job} failed: {run.error}\n  see {short_path(directory / job / 'console.log')}"))
         selection = write_sweep_cards(directory, self.record)
-        for line in self.closing_words(directory, [run for run in runs if run is not None]):
-            console.print(Text(line))
+        # No run is called the best without a word on what it costs to know that.
         if selection is not None:
-            console.print(Text(selection["explanation"]))
+            for line in [*self.closing_words(directory, runs), selection["explanation"]]:
+                console.print(Text(line))
             console.print(Text(f"A report of it all: gep-report {short_path(directory)}"), soft_wrap=True)
+        elif not self.record.jobs:
+            console.print("The number drawn is 0: nothing is trained, nothing leaves. To draw again is not covered.")
 
-    def closing_words(self, directory: Path, runs: list[RunRecord]) -> list[str]:
+    def closing_words(self, directory: Path, runs: Sequence[RunRecord | None]) -> list[str]:
         """What there is to say of the outcome."""
         best = best_by_validation(runs)
         return [] if best is None else [f"Best by validation accuracy: {best.job}."]
@@ -132,9 +141,9 @@ class GridSweeper(basic_sweeper.BasicSweeper):
 class RepeatAndSelectSweeper(GridSweeper):
     """As many jobs as chance says, each at a setting drawn at random from the grid.
 
-    If only the best run's weights leave, the privacy cost hardly grows with the mean number of runs (Papernot and
-    Steinke, 2022): what pays for it is that nobody knows how many there were. The number is therefore drawn from the
-    operating system's entropy before the first job, and kept when the sweep is started again.
+    If only the best run's weights leave, having picked it costs far less than all runs together (Papernot and Steinke,
+    2022): what pays for it is that nobody knows how many there were. The number is therefore drawn from the operating
+    system's entropy before the first job, and kept when the sweep is started again.
     """
 
     __module__ = NAMESPACE
@@ -147,31 +156,39 @@ class RepeatAndSelectSweeper(GridSweeper):
         """A random number of random settings, drawn once."""
         started = _started(directory, "repeat_and_select")
         before = SweepRecord.read(directory)
-        asked = {"mean": self.mean, "distribution": self.distribution, "settings": grid}
+        asked = {"mean": self.mean, "distribution": self.distribution, "settings": grid, "fixed": sorted(fixed)}
         if before is not None and before.repetitions is not None:
-            drawn = before.repetitions["drawn"]
-            if {**before.repetitions, **asked} != before.repetitions:
+            repetitions = before.repetitions
+            if {**repetitions, **asked} != repetitions:
                 raise ConfigurationError(
-                    f"The sweep {directory.name} was begun with a mean of {before.repetitions['mean']:g} "
-                    f"({before.repetitions['distribution']}) and {len(before.repetitions['settings'])} settings. "
-                    "Its runs are drawn: continue with the same, or give another name with sweep=<name>."
+                    f"The sweep {directory.name} was begun with a mean of {repetitions['mean']:g} "
+                    f"({repetitions['distribution']}), {len(repetitions['settings'])} settings and "
+                    f"{' '.join(repetitions['fixed']) or 'nothing'} for all. Its runs are drawn: continue with the "
+                    "same, or give another name with sweep=<name>."
                 )
         else:
-            count = draw_repetitions(self.mean, SHAPES[self.distribution])
-            drawn = [secrets.randbelow(len(grid)) for _ in range(count)]
-        # A setting that could have been drawn counts like one that was: the most expensive decides.
-        candidates = planned_events([self._composed([*fixed, *point]) for point in grid])
+            repetitions = {**asked, **self._draw(grid, fixed)}
         self.record = SweepRecord(directory.name, selection="repeat_and_select", started=started)
-        shape = SHAPES[self.distribution]
-        self.record.repetitions = {**asked, "shape": shape, "candidates": candidates, "drawn": drawn}
-        return [[*grid[number], f"draw={i}"] for i, number in enumerate(drawn)]
+        self.record.repetitions = repetitions
+        return [[*grid[number], f"draw={name}"] for number, name in repetitions["drawn"]]
+
+    def _draw(self, grid: list[Job], fixed: Job) -> dict[str, Any]:
+        """The runs, each a setting and a name; and what every setting costs, drawn or not.
+
+        Names are random: a number would tell how many runs there are at least, and that earlier ones were no better.
+        """
+        configs = [self._composed([*fixed, *point]) for point in grid]
+        for config in configs:
+            check_stays_here(config)
+        candidates = planned_events(configs)
+        count = draw_repetitions(self.mean, SHAPES[self.distribution])
+        drawn = [(secrets.randbelow(len(grid)), f"r{secrets.token_hex(4)}") for _ in range(count)]
+        return {"shape": SHAPES[self.distribution], "candidates": candidates, "drawn": drawn}
 
     @override
-    def closing_words(self, directory: Path, runs: list[RunRecord]) -> list[str]:
-        if not self.record.jobs:
-            return [
-                "The number drawn is 0: nothing is trained, and nothing leaves. To draw again would not be covered."
-            ]
+    def closing_words(self, directory: Path, runs: Sequence[RunRecord | None]) -> list[str]:
+        if any(run is None or run.status != "finished" for run in runs):
+            return ["Nothing is selected before all runs that were drawn are finished: the same command goes on."]
         best = best_by_validation(runs)
         chosen = [] if best is None else [f"Selected by validation accuracy: {short_path(directory / best.job)}."]
         return [
@@ -205,9 +222,20 @@ def register_sweepers() -> None:
     sys.modules[NAMESPACE] = ours
 
 
-def best_by_validation(runs: Sequence[RunRecord]) -> RunRecord | None:
+def check_stays_here(config: DictConfig) -> None:
+    """Raises ConfigurationError if a logger would send every run away, where only the selected one may leave."""
+    loggers: Any = OmegaConf.select(config, "logger") or {}
+    for name, logger in loggers.items():
+        if "wandb" in str(logger.get("_target_", "")).lower() and logger.get("offline") is not True:
+            raise ConfigurationError(
+                "hydra/sweeper=repeat_and_select keeps all runs but the selected one secret, and W&B would get every "
+                f"one of them. Use logger.{name}.offline=true, or logger=csv."
+            )
+
+
+def best_by_validation(runs: Sequence[RunRecord | None]) -> RunRecord | None:
     """The finished run with the highest validation accuracy; test accuracy has no part in a choice."""
-    scored = [run for run in runs if run.status == "finished" and "val/accuracy" in run.metrics]
+    scored = [run for run in runs if run is not None and run.status == "finished" and "val/accuracy" in run.metrics]
     return max(scored, key=lambda run: run.metrics["val/accuracy"], default=None)
 
 

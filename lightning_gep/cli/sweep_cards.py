@@ -3,27 +3,64 @@
 from pathlib import Path
 from typing import Any
 
-from lightning_gep.card import read_card, read_kept_cards, update_selection, write_sweep_card
-from lightning_gep.runs import SweepRecord
+from lightning_gep import ledger
+from lightning_gep.card import read_card, update_selection, write_sweep_card
+from lightning_gep.plan import PrivacyPlan
+from lightning_gep.runs import CARD_FILE, RunRecord, SweepRecord, read_json
 from lightning_gep.selection import sweep_selection
 
-CARDS = "checkpoints"
-"""The folder of a job that its card is in."""
+Card = dict[str, Any]
 
 
 def write_sweep_cards(directory: Path, record: SweepRecord) -> dict[str, Any] | None:
-    """Write them, and return what picking the best run costs; None if no job got as far as a card.
+    """Write them, and return what picking the best run costs; None if nothing was released.
 
-    Every job that has a card counts, finished or not: what was released by a job that failed later is released. So does
-    a run that was begun anew in the same place.
+    What counts is what the ledgers say, wherever a job put its cards: every run that was ever begun in a job's
+    directory, finished, failed, killed or begun anew.
     """
-    found = {job: read_card(directory / job / CARDS) for job in record.jobs}
-    cards = {job: card for job, card in found.items() if card is not None}
-    if not cards:
+    runs = {job: runs_of(directory / job) for job in record.jobs}
+    nothing: list[Card | None] = [None]
+    counted = [run for job in record.jobs for run in runs[job] or nothing]
+    if not any(counted):
         return None
-    earlier = [card for job in record.jobs for card in read_kept_cards(directory / job / CARDS)]
-    selection = sweep_selection([*found.values(), *earlier], rule=record.selection, repetitions=record.repetitions)
-    for job in cards:
-        update_selection(directory / job / CARDS, selection)
-    write_sweep_card(directory, cards, selection)
+    selection = sweep_selection(counted, rule=record.selection, repetitions=record.repetitions)
+    cards = {}
+    for job in record.jobs:
+        for path in sorted((directory / job).rglob(CARD_FILE)):
+            update_selection(path.parent, selection)
+            cards[job] = read_card(path.parent)
+    write_sweep_card(directory, {job: card for job, card in cards.items() if card is not None}, selection)
     return selection
+
+
+def runs_of(job: Path) -> list[Card]:
+    """What was released in a job's directory: a card for each of its ledgers that has a release, as far as it matters.
+
+    A run whose job is not finished counts as one that goes on. One without a card may have been anything, so it counts
+    as not private.
+    """
+    found = (read_json(path) for path in sorted(job.rglob(f"{Path(CARD_FILE).stem}*.json")))
+    cards = {card["run_id"]: card for card in found if card.get("kind") == "run"}
+    record = RunRecord.read(job)
+    finished = record is not None and record.status == "finished"
+    runs = []
+    for path in sorted((job / "privacy").glob("*.ledger")):
+        content = ledger.read_or_none(path)
+        if content is not None and content.count > 0:
+            runs.append(_counted(content, cards.get(content.run_id), finished=finished))
+    return runs
+
+
+def _counted(content: ledger.LedgerContent, card: Card | None, *, finished: bool) -> Card:
+    plan = PrivacyPlan.from_state(content.parameters["plan"])
+    return {
+        "status": card["status"] if card is not None and finished else "training",
+        "guarantee": {
+            "delta": plan.delta,
+            "accountant": plan.accountant,
+            "private": card is not None and card["guarantee"]["private"],
+        },
+        "sampling": {"sample_rate": plan.event.sample_rate},
+        "mechanism": {"noise_multiplier": plan.event.noise_multiplier},
+        "steps": {"counted": content.count, "planned": plan.planned_steps},
+    }

@@ -60,7 +60,9 @@ def selection_sentence(collection: Collection) -> str:
         if epsilon is not None and delta is not None:
             explanation = sentence(str(inner(selection, "explanation") or ""))
             figure = "" if "ε" in explanation else f"ε = {rounded_up(epsilon)}, δ = {delta:g} for it."
-            return " ".join(filter(None, ["The sweep's privacy card:", figure, explanation]))
+            secret = inner(selection, "rule") == "repeat_and_select"
+            share = sentence(str(inner(cards[0], "share") or "")) if secret else ""
+            return " ".join(filter(None, ["The sweep's privacy card:", figure, explanation, share]))
     return composition_sentence(collection.runs)
 
 
