@@ -17,7 +17,7 @@ from lightning_gep.tracking import TrackedSubspace
 from lightning_gep.variants import GEP
 
 SIZES, QUOTAS = (464, 14_112, 51_648, 205_696, 650), (2, 8, 16, 32, 2)  # ResNet20's groups, k = 60
-MICROBATCH = 50
+MICROBATCH = 25
 torch.set_num_threads(1)
 POOL = torch.randn(sum(SIZES) + 331 * MICROBATCH)
 
