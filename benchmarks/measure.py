@@ -16,7 +16,6 @@ class Measured:
     seconds: list[float] = field(default_factory=list)
     baseline_mb: float = 0.0
     peak_mb: float = 0.0
-    details: dict[str, float] = field(default_factory=dict)
 
 
 class Clock:

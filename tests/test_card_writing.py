@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import lightning_gep.card
-from lightning_gep.card import read_card, read_kept_cards, update_selection, write_sweep_card
+from lightning_gep.card import read_card, update_selection, write_sweep_card
 from lightning_gep.card.content import WENT_ON, RunFacts
 from lightning_gep.card.headline import headline
 from lightning_gep.card.run import RunCard, card_directory
@@ -60,7 +60,7 @@ def test_runs_that_take_turns_have_one_card_each_and_the_newest(tmp_path):
     assert read_card_of(ONE, tmp_path)["steps"]["counted"] == 50
     assert read_card_of(OTHER, tmp_path)["steps"]["counted"] == 40
     assert read_card_of("c" * 32, tmp_path) is None
-    assert [card["run_id"] for card in read_kept_cards(tmp_path)] == [OTHER]
+    assert [json.loads(path.read_text())["run_id"] for path in tmp_path.glob("privacy_card-*.json")] == [OTHER]
 
 
 def test_two_runs_whose_names_begin_alike_both_keep_their_card(tmp_path):

@@ -253,6 +253,10 @@ def test_a_job_that_is_not_finished_counts_as_long_as_it_was_planned(tmp_path):
     directory = tmp_path / "sweeps" / "it"
     whole = card(directory)["selection"]
     run = records(directory)[0]
+    folder = directory / run.job / "checkpoints"
+    folder.rename(folder.with_name("elsewhere"))
+    assert write_sweep_cards(directory, SweepRecord.read(directory)) == whole, "wherever the job put its card"
+    folder.with_name("elsewhere").rename(folder)
     run.status = "interrupted"
     run.write(directory / run.job)
     (path,) = (directory / run.job / "privacy").glob("*.ledger")

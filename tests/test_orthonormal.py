@@ -81,3 +81,10 @@ def test_the_defect_is_an_upper_bound_on_the_spectral_norm():
     bent = torch.linalg.cholesky(torch.eye(50, dtype=torch.float64) + error) @ rows
     assert spectral_defect(gram(bent), 300) == pytest.approx(50 * 1e-5, rel=1e-6)
     assert largest_entry(gram(bent)) == pytest.approx(1e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 300), (40, 300), (500, 4096)])
+def test_the_defect_covers_what_float64_may_lose_in_every_entry(rows, columns):
+    """Each of k² products may be off by p·eps, so BBᵀ by k times that in norm."""
+    exact = torch.eye(rows, dtype=torch.float64)
+    assert spectral_defect(exact, columns) >= rows * columns * torch.finfo(torch.float64).eps

@@ -2,6 +2,8 @@ import json
 import logging
 import os
 import pickle
+import subprocess
+import sys
 import time
 
 import pytest
@@ -386,3 +388,25 @@ def test_the_config_makes_it_beside_the_csv(tmp_path):
     assert json.loads(json.dumps(settings["logger"]["wandb"]))["offline"] is None
     kept = OmegaConf.load(tmp_path / "job" / "metrics" / "hparams.yaml")
     assert kept == {"mechanism": {"k": 100}, "nothing": None}
+
+
+def test_every_job_of_a_real_sweep_is_a_run_with_exactly_these_keys(tmp_path):
+    """What gep-train really wrote: two jobs of one process, one of them asked to log what is not private."""
+    command = [sys.executable, "-m", "lightning_gep.cli.train", "-m", "privacy.log_nonprivate=false,true", "sweep=it"]
+    short = ["trainer.max_epochs=1", "mechanism.k=20", "privacy.accountant=rdp", "logger=wandb"]
+    done = subprocess.run([*command, *short], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    jobs = {run.run.display_name: run for run in written_runs(tmp_path / "sweeps")}
+    quiet, asked = (jobs[f"privacy.log_nonprivate={asked}"] for asked in (False, True))
+    assert len(jobs) == 2
+    assert quiet.run.run_id != asked.run.run_id
+    assert quiet.keys == ALWAYS | {"val/loss", "test/accuracy"}
+    more = asked.keys - quiet.keys
+    assert "nonprivate/train/loss" in more
+    assert all(key.startswith("nonprivate/") for key in more)
+    for run in jobs.values():
+        assert (run.run.run_group, run.run.job_type, run.exit_code) == ("it", "gep", 0)
+        assert run.config["privacy"]["epsilon"] == 8.0
+        assert run.summary["privacy/steps"] == 5
+        assert 0 <= run.summary["test/accuracy"] <= 1
+        assert [artifact.type for artifact in run.artifacts] == ["privacy-card"]

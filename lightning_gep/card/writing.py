@@ -20,12 +20,6 @@ def read_card(directory: Path) -> dict[str, Any] | None:
     return _read(directory / CARD_FILE)
 
 
-def read_kept_cards(directory: Path) -> list[dict[str, Any]]:
-    """The cards that other runs left in the same directory: runs that were begun anew released something too."""
-    found = (_read(path) for path in sorted(directory.glob(f"{Path(CARD_FILE).stem}-*{Path(CARD_FILE).suffix}")))
-    return [card for card in found if card is not None and card.get("kind") == "run"]
-
-
 def read_card_of(run_id: str, directory: Path) -> dict[str, Any] | None:
     """The card of that run in a directory, also where another run has put it aside."""
     found = (_read(directory / name) for name in (CARD_FILE, _kept_name(CARD_FILE, run_id)))
