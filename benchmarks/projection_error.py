@@ -1,10 +1,11 @@
 """How good a subspace is for what it costs: projection error on real images, early and late in training.
 
 `python -m benchmarks.projection_error DIRECTORY` reads `cifar10_train.npz` and `imagenet32_aux.npz` (images uint8
-N × 32 × 32 × 3, labels) from the directory, trains ResNet20 on CIFAR-10 without privacy, and lets subspaces with
-several refresh intervals follow the same weights, on ImageNet anchors with labels drawn afresh. At some steps each is
-compared with the paper's way, a cold start on 2000 anchors, by the relative projection error of 2000 training
-gradients.
+N × 32 × 32 × 3, labels) from the directory, trains ResNet20 on CIFAR-10 with steps as long and as noisy as private
+ones, and lets tracked subspaces with several refresh intervals follow the same weights, on ImageNet anchors with labels
+drawn afresh: from the first step, and again later. In the end, just before the next refresh, when they are oldest, they
+are compared with the paper's way, a cold start on 2000 anchors at the very weights, by the relative projection error of
+2000 training gradients.
 """
 
 import argparse
@@ -23,13 +24,15 @@ from lightning_gep.basis import Basis
 from lightning_gep.gradients.functional import FunctionalGradients
 from lightning_gep.groups import ParameterGroups
 from lightning_gep.models.resnet20 import ResNet20
-from lightning_gep.subspace import PowerSubspace, Subspace
+from lightning_gep.subspace import PowerSubspace
 from lightning_gep.tracking import TrackedSubspace
 
-SCHEDULES = [(5, 125), (10, 250), (20, 250), (20, 500), (50, 500), (50, 1000)]
-"""Steps between refreshes, and anchors of a refresh."""
+SCHEDULES = [(1, 25, 0.98), (1, 50, 0.98), (2, 50, 0.98), (2, 100, 0.98), (2, 100, 0.95), (4, 100, 0.98)]
+"""Steps between refreshes, anchors of a refresh, decay a step."""
+COLD = "cold start, 2000 anchors"
 BATCH, MEASURED, COLD_ANCHORS, CLASSES = 250, 2000, 2000, 10
 MICROBATCH = 125
+NOISE = 8e-4
 
 
 class Trial:
@@ -50,10 +53,14 @@ class Trial:
         return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
 
     def step(self) -> None:
-        """One step of ordinary training."""
+        """One step of training, with a gradient clipped to 1 and the noise of GEP's residual at ε = 8 (S₂ = 0.4)."""
         rows = torch.randint(len(self.images), (BATCH,))
         self.optimizer.zero_grad()
         self._loss((self.images[rows], self.labels[rows])).backward()
+        nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        for p in self.network.parameters():
+            assert p.grad is not None
+            p.grad += NOISE * torch.randn_like(p)
         self.optimizer.step()
 
     def anchors(self, count: int) -> Callable[[], Iterator[Tensor]]:
@@ -100,36 +107,47 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.projection_error", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--k", type=int, default=1000)
-    parser.add_argument("--at", type=int, nargs="+", default=[40, 200], help="steps at which to compare")
+    parser.add_argument("--begin", type=int, nargs="+", default=[0, 500], help="steps of training before following")
+    parser.add_argument("--follow", type=int, default=59, help="steps to follow before comparing")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "projection_error.json")
     options = parser.parse_args()
     trial = Trial(options.directory, options.k)
-    followers = {
-        f"every {every}, {anchors} anchors": TrackedSubspace(
-            trial.sizes, trial.quotas, num_anchors=anchors, refresh_every=every
-        )
-        for every, anchors in SCHEDULES
+    results: dict[str, Any] = {
+        "k": options.k,
+        "machine": description(),
+        "threads": torch.get_num_threads(),
+        "after": {},
     }
+    step = 0
+    for begin in options.begin:
+        for _ in range(step, begin):
+            trial.step()
+        results["after"][begin + options.follow] = followed(trial, begin, options.follow)
+        step = begin + options.follow
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(results, indent=2) + "\n")
+        print(json.dumps(results["after"], indent=2), flush=True)
+
+
+def followed(trial: Trial, begin: int, steps: int) -> dict[str, dict[str, float]]:
+    """The errors after `steps` of training that every schedule followed, with the CPU seconds of a step it took."""
+    first = TrackedSubspace(trial.sizes, trial.quotas, num_anchors=sum(trial.quotas))
+    first.at_step(begin, trial.anchors(first.num_anchors))
+    followers = {}
+    for every, anchors, decay in SCHEDULES:
+        subspace = TrackedSubspace(trial.sizes, trial.quotas, num_anchors=anchors, decay=decay, refresh_every=every)
+        subspace.load_state_dict(first.state_dict())
+        followers[f"every {every}, {anchors} anchors, decay {decay}"] = subspace
     seconds = dict.fromkeys(followers, 0.0)
-    results: dict[str, Any] = {"k": options.k, "machine": description(), "threads": torch.get_num_threads(), "at": {}}
-    for step in range(max(options.at) + 1):
+    for step in range(begin + 1, begin + steps + 1):
+        trial.step()
         for name, subspace in followers.items():
             start = time.process_time()
-            count = max(subspace.num_anchors, options.k) if subspace.basis is None else subspace.num_anchors
-            subspace.at_step(step, trial.anchors(count))
-            if step > 0:
-                seconds[name] += time.process_time() - start
-        if step in options.at:
-            cold: Subspace = PowerSubspace(trial.sizes, trial.quotas)
-            bases = {name: subspace.current for name, subspace in followers.items()}
-            bases["cold start, 2000 anchors"] = cold.at_step(step, trial.anchors(COLD_ANCHORS))
-            results["at"][step] = trial.errors(bases)
-            results["cpu_seconds_a_step"] = {name: total / max(step, 1) for name, total in seconds.items()}
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            options.output.write_text(json.dumps(results, indent=2) + "\n")
-            print(json.dumps(results["at"][step], indent=2), flush=True)
-        trial.step()
-    print(json.dumps(results["cpu_seconds_a_step"], indent=2))
+            subspace.at_step(step, trial.anchors(subspace.num_anchors))
+            seconds[name] += time.process_time() - start
+    cold = PowerSubspace(trial.sizes, trial.quotas).at_step(begin + steps, trial.anchors(COLD_ANCHORS))
+    errors = trial.errors({**{name: subspace.current for name, subspace in followers.items()}, COLD: cold})
+    return {name: {**error, "cpu_seconds_a_step": seconds.get(name, 0.0) / steps} for name, error in errors.items()}
 
 
 def _images(pixels: Any) -> Tensor:

@@ -61,13 +61,16 @@ class ParameterGroups:
         """Number of all trainable parameters (p)."""
         return sum(self.sizes)
 
-    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """One tensor of shape (*batch, p) from tensors of shape (*batch, *parameter shape), at least in float32."""
+    def flatten(self, tensors: Mapping[str, Tensor], out: Tensor | None = None) -> Tensor:
+        """One tensor of shape (*batch, p) from tensors of shape (*batch, *parameter shape), at least in float32.
+
+        It is put into `out` if that is given.
+        """
         columns = []
         for name, shape in self.shapes.items():
             tensor = tensors[name]
             columns.append(tensor.reshape(*tensor.shape[: tensor.dim() - len(shape)], shape.numel()))
-        flat = torch.cat(columns, dim=-1)
+        flat = torch.cat(columns, dim=-1, out=out)
         return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:

@@ -35,7 +35,7 @@ def orthonormalise(rows: Tensor) -> tuple[Tensor, float]:
 
 
 def polish(rows: Tensor) -> tuple[Tensor, float]:
-    """Nearly orthonormal rows made orthonormal to rounding, with their defect."""
+    """Nearly orthonormal rows made orthonormal to rounding, in place, with their defect."""
     for _ in range(PASSES):
         products = gram(rows)
         if largest_entry(products) <= LARGEST_ENTRY[rows.dtype]:
@@ -45,9 +45,16 @@ def polish(rows: Tensor) -> tuple[Tensor, float]:
             break
         identity = torch.eye(len(rows), dtype=torch.float64, device=rows.device)
         inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
-        rows = inverse.to(rows.dtype) @ rows
-    rows = torch.linalg.qr(rows.double().T).Q.T.to(rows.dtype).contiguous()
+        rotate(rows, inverse)
+    rows.copy_(torch.linalg.qr(rows.double().T).Q.T)
     return rows, spectral_defect(gram(rows), rows.shape[1])
+
+
+def rotate(rows: Tensor, matrix: Tensor) -> None:
+    """rows ← matrix·rows in place, a strip of columns at a time: a basis is large, and there is no second one."""
+    matrix = matrix.to(rows.dtype)
+    for strip in rows.split(COLUMNS, dim=1):
+        strip.copy_(matrix @ strip)
 
 
 def scale_of(rows: Tensor) -> float:
@@ -84,6 +91,46 @@ def spectral_defect(products: Tensor, columns: int) -> float:
     measured = torch.linalg.eigvalsh(products - _identity_like(products)).abs().max()
     rounding = (columns + len(products)) * len(products) * torch.finfo(torch.float64).eps
     return float(measured) + 2 * rounding
+
+
+def largest_overlap(rows: Tensor, others: Tensor) -> float:
+    """An upper bound on ‖QDᵀ‖₂, 0 for orthogonal rows: measured in float64, plus what float64 may have lost."""
+    if not len(rows) or not len(others):
+        return 0.0
+    products = torch.zeros(len(rows), len(others), dtype=torch.float64, device=rows.device)
+    for strip, other in zip(rows.split(COLUMNS, dim=1), others.split(COLUMNS, dim=1), strict=True):
+        products.addmm_(strip.double(), other.double().T)
+    rounding = (rows.shape[1] + len(rows)) * (len(rows) * len(others)) ** 0.5 * torch.finfo(torch.float64).eps
+    return float(torch.linalg.matrix_norm(products, ord=2)) + 2 * rounding
+
+
+def reflector(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """(W, F) such that H = I − WFWᵀ is orthogonal and symmetric and maps orthonormal columns (n × s) to the last axes.
+
+    With the columns turned so that their last s rows P are symmetric and not negative, W = V + E, E the last axes, has
+    WᵀW = 2(I + P), so H = I − 2W(WᵀW)⁻¹Wᵀ is a reflection, and HV = V − W = −E. I + P has eigenvalues from 1 to 2:
+    nothing here can fail or amplify rounding.
+    """
+    count = vectors.shape[1]
+    left, values, right = torch.linalg.svd(vectors[-count:])
+    turned = vectors @ (right.mT @ left.mT)
+    wide = turned.clone()
+    wide[-count:] += torch.eye(count, dtype=vectors.dtype, device=vectors.device)
+    return wide, (left / (1 + values)) @ left.mT
+
+
+def rounding_of_rows(rows: Tensor, *, reflector_shape: tuple[int, int], defect: float) -> float:
+    """A bound on ‖E‖ for rows that a reflection gave in float64 and that were then rounded to their own type.
+
+    Rounding moves an entry x by at most |x|·eps/2, so all of them by (eps/2)‖rows‖, and ‖rows‖² ≤ k(1 + defect). The
+    products with W (n × s) add up n and s terms of matrices with norms of at most 2√s and √(n(1 + defect)), which
+    moves the result by at most 4ns√n·u in float64; twice that also covers what W itself is off.
+    """
+    n, s = reflector_shape
+    info = torch.finfo(rows.dtype)
+    own = (len(rows) * (1 + defect)) ** 0.5 * info.eps / 2
+    float64 = 8 * n * s * (n * (1 + defect)) ** 0.5 * torch.finfo(torch.float64).eps
+    return own + float64 + rows.numel() ** 0.5 * info.tiny
 
 
 def _identity_like(products: Tensor) -> Tensor:

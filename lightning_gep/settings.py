@@ -11,7 +11,8 @@ from lightning_gep.accounting import make_accountant, power_of_ten_below
 from lightning_gep.calibration import make_mechanism
 from lightning_gep.checks import one_of, positive_integer
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.groups import Grouping, ParameterGroups
+from lightning_gep.gradients.memory import microbatch_for
+from lightning_gep.groups import Grouping
 from lightning_gep.noise import make_noise
 from lightning_gep.plan import PrivacyPlan
 from lightning_gep.release import Clipping
@@ -22,7 +23,6 @@ from lightning_gep.variants import Mechanism, Split
 
 Auto = Literal["auto"]
 NOTHING_CHOSEN = Thresholds(k=1, clip_embedding=1.0, clip_residual=1.0)
-MEMORY_FOR_GRADIENTS = 10**9
 DEFAULT_ANCHORS, DEFAULT_REFRESH = 50, 1
 """Of a tracked subspace: public records of a refresh, and steps from one to the next."""
 
@@ -155,9 +155,6 @@ class CostSettings:
             return PowerSubspace(sizes, quotas, iterations=self.power_iterations, refresh_every=self.refresh_every)
         return RandomSubspace(sizes, quotas, refresh_every=self.refresh_every)
 
-    def microbatch_for(self, groups: ParameterGroups) -> int:
-        """Records at a time: as given, or as many as have about a gigabyte of gradients and working space."""
-        if self.microbatch_size != "auto":
-            return self.microbatch_size
-        per_record = 3 * torch.float32.itemsize * groups.num_parameters
-        return max(1, min(512, MEMORY_FOR_GRADIENTS // per_record))
+    def microbatch_on(self, device: torch.device, num_parameters: int) -> int:
+        """Records whose gradients are held at a time: as given, or what fits."""
+        return microbatch_for(num_parameters, device) if self.microbatch_size == "auto" else self.microbatch_size

@@ -69,7 +69,9 @@ class SharedBasis:
             self.subspace.load_state_dict({name: self._here(value) for name, value in state.items()})
 
     def _here(self, value: Any) -> Any:
-        return [tensor.to(self._device) for tensor in value] if isinstance(value, list) else value
+        if isinstance(value, list):
+            return [self._here(item) for item in value]
+        return value.to(self._device) if isinstance(value, torch.Tensor) else value
 
 
 def _on(basis: Basis, device: torch.device) -> Basis:

@@ -193,7 +193,7 @@ class GEPStrategy(ProcessStrategy):
         if self.settings.epsilon is not None and steps is None:
             self.settings.plan(NOTHING_CHOSEN, **size, steps=None)
         seed = self.settings.seed if self.settings.generator == "seeded" else None
-        microbatch = self.cost.microbatch_for(groups)
+        microbatch = self.cost.microbatch_on(self.root_device, groups.num_parameters)
         self._gradients = StepGradients(self._module, self.precision_plugin, groups, microbatch, seed)
         self._public = self._find_public_data(trainer, loader)
         logged = self._choose_backend(loader)

@@ -45,7 +45,8 @@ def choose_thresholds(
     )
     options = [largest] if k else [*(c for c in CANDIDATES if c < largest), largest]
     subspace = TrackedSubspace(sizes, allocate(largest, sizes), num_anchors=num_anchors, decay=0.0)
-    basis = subspace.at_step(0, fit)
+    subspace.at_step(0, fit)
+    basis = subspace.principal_basis()
     gradient_norms = row_norms(held_out)
     choices = []
     for option in options:

@@ -7,56 +7,111 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_gep.basis import full_precision
+from lightning_gep.basis import Basis, full_precision
 from lightning_gep.checks import positive_integer
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.orthonormal import orthonormalise, polish, rescaled, scale_of
+from lightning_gep.orthonormal import (
+    COLUMNS,
+    largest_overlap,
+    orthonormalise,
+    polish,
+    reflector,
+    rescaled,
+    rotate,
+    rounding_of_rows,
+    scale_of,
+)
 from lightning_gep.subspace import Anchors, Subspace, finite_parts
+
+LOOSEST = {torch.float32: 1e-4, torch.float64: 1e-9}
+"""The largest defect that is let stand. It widens the bound on residual norms less than the rounding of embeddings."""
+LARGEST_OVERLAP = {torch.float32: 1e-5, torch.float64: 1e-13}
+"""Of new directions with the old ones, before the old ones are taken out once more."""
 
 
 @dataclass
 class TrackedBlock:
-    """Principal directions of one group with their energies (eigenvalues of the averaged gradient covariance)."""
+    """Directions of one group, and the averaged covariance of the anchors' gradients in their coordinates.
 
-    rows: Tensor
-    energies: Tensor
+    Which orthonormal rows span the subspace makes no difference to a mechanism that adds the same noise to every
+    coordinate, so they are not turned to the principal axes: that would cost k²p multiplications at every refresh.
+    """
+
+    storage: Tensor
+    """As many rows as there may ever be; the first `len(covariance)` are in use, and are changed in place."""
+    covariance: Tensor
     defect: float = 0.0
+    """An upper bound on ‖BBᵀ−I‖₂."""
 
-    def absorb(self, gradients: Tensor, *, weight: float, quota: int) -> None:
-        """Add weight·GᵀG to the covariance and keep its `quota` leading directions.
+    @property
+    def rows(self) -> Tensor:
+        """The directions."""
+        return self.storage[: len(self.covariance)]
 
-        The new gradients are split into what the rows span and the rest; the rest gets an orthonormal basis Q of its
-        own. In the coordinates of [rows; Q], which are orthonormal, the covariance is a small matrix, and its
-        eigenvectors rotate [rows; Q] to the new rows. A rotation amplifies no rounding, unlike scaling by the inverse
-        roots of the energies. What rounding there is stays until `settle`.
+    def absorb(self, gradients: Tensor, *, weight: float) -> None:
+        """Add weight·GᵀG to the covariance, and keep as many of its leading directions as there is room for.
+
+        The new gradients are split into what the rows span and the rest; the rest gets an orthonormal basis D of its
+        own. In the coordinates of [rows; D], which are orthonormal, the covariance is a small matrix. Its eigenvectors
+        with the smallest eigenvalues are the directions to give up, as many as were added: a reflection of that rank
+        moves them to the last rows, which are dropped, and costs 4akp multiplications for a new directions.
         """
         scale = scale_of(gradients)
         if scale == 0.0:
             return
         gradients = rescaled(gradients, scale)
         inside, outside = _split(gradients, self.rows)
-        directions, _ = orthonormalise(outside)
+        directions, defect, overlap = _directions(outside, self.rows)
         coordinates = torch.cat([inside, outside @ directions.T], dim=1).double()
         covariance = weight * scale**2 * (coordinates.T @ coordinates)
-        covariance.diagonal()[: len(self.energies)] += self.energies
-        energies, vectors = torch.linalg.eigh(covariance)
-        energies, vectors = energies.flip(0)[:quota], vectors.flip(1)[:, :quota]
-        kept = energies > energies[0] * torch.finfo(torch.float64).eps * len(covariance)
-        rotation = vectors[:, kept].T.to(gradients.dtype)
-        old = len(self.rows)
-        self.rows = torch.addmm(rotation[:, :old] @ self.rows, rotation[:, old:], directions)
-        self.energies = energies[kept]
+        old, room = len(self.covariance), len(self.storage)
+        covariance[:old, :old] += self.covariance
+        self.defect = max(self.defect, defect) + overlap
+        if len(covariance) > room:
+            given_up = torch.linalg.eigh(covariance).eigenvectors[:, : len(covariance) - room]
+            covariance = self._give_up(given_up, directions, covariance)
+        else:
+            self.storage[old : len(covariance)] = directions
+        self.covariance = covariance
+
+    def _give_up(self, vectors: Tensor, directions: Tensor, covariance: Tensor) -> Tensor:
+        """Fill the storage with orthonormal rows of what [rows; directions] span without `vectors`, coordinates in it.
+
+        Gives the covariance in the new coordinates. The rows are computed in float64 and rounded once, so that `defect`
+        can be carried over: with N = exact rows + E, ‖NNᵀ−I‖ ≤ δ + 2‖E‖√(1+δ) + ‖E‖² where δ was the defect before.
+        """
+        room, old = len(self.storage), len(self.covariance)
+        wide, factor = reflector(vectors)
+        removed = wide[:room] @ factor
+        strips = zip(self.storage.split(COLUMNS, dim=1), directions.split(COLUMNS, dim=1), strict=True)
+        for strip, new in strips:
+            both = torch.cat([strip[:old], new]).double()
+            strip.copy_(torch.addmm(both[:room], removed, wide.T @ both, alpha=-1))
+        error = rounding_of_rows(self.storage, reflector_shape=(len(wide), wide.shape[1]), defect=self.defect)
+        self.defect += 2 * error * (1 + self.defect) ** 0.5 + error**2
+        reflected = covariance - wide @ (factor @ (wide.T @ covariance))
+        reflected = reflected - ((reflected @ wide) @ factor) @ wide.T
+        return reflected[:room, :room]
 
     def settle(self) -> None:
-        """Make the rows orthonormal to rounding, and measure how far they are from it: once a refresh."""
-        self.rows, self.defect = polish(self.rows)
+        """Where the bound on the defect has grown, make the rows orthonormal to rounding and measure it anew."""
+        if self.defect > LOOSEST[self.storage.dtype]:
+            _, self.defect = polish(self.rows)
+
+    def turn_to_principal_axes(self) -> None:
+        """Rows that are the eigenvectors of the covariance, the largest eigenvalue first."""
+        energies, vectors = torch.linalg.eigh(self.covariance)
+        rotate(self.rows, vectors.flip(1).T)
+        self.covariance = energies.flip(0).diag()
+        _, self.defect = polish(self.rows)
 
 
 class TrackedSubspace(Subspace):
-    """B and its spectrum λ carried from refresh to refresh: λ fades, then the new anchors' covariance is added.
+    """B and the covariance C in it, carried from refresh to refresh: C fades, then the new anchors' one is added.
 
-    The fading is `decay` a step, whatever the steps between refreshes: after s steps λ ← decay^s·λ, and `num_anchors`
-    new anchors weigh (1 − decay^s) together. So the covariance is a running mean over about 1/(1 − decay) steps.
+    The fading is `decay` a step, whatever the steps between refreshes: after s steps C ← decay^s·C, and `num_anchors`
+    new anchors weigh (1 − decay^s) together, in units of their own mean square. So C is a running mean over about
+    1/(1 − decay) steps, also while gradients shrink: the long ones of the first steps do not stay for ever.
     """
 
     def __init__(
@@ -82,45 +137,76 @@ class TrackedSubspace(Subspace):
     def _refresh(self, step: int, anchors: Anchors) -> list[tuple[Tensor, float]]:
         kept = self.decay ** max(1, step - self._refreshed_at)
         for block in self._blocks:
-            block.energies = block.energies * kept
+            block.covariance = block.covariance * kept
         for gradients in anchors():
             if not self._blocks:
-                self._blocks = [_empty_block(size, gradients) for size in self.sizes]
+                self._blocks = [_empty_block(*shape, gradients) for shape in zip(self.quotas, self.sizes, strict=True)]
             with full_precision(gradients.device):
                 parts = finite_parts(gradients, self.sizes)
-                for block, part, quota in zip(self._blocks, parts, self.quotas, strict=True):
-                    block.absorb(part, weight=(1 - kept) / self.num_anchors, quota=quota)
+                for block, part in zip(self._blocks, parts, strict=True):
+                    share = len(part) / self.num_anchors
+                    block.absorb(part, weight=(1 - kept) * share / sum_of_squares(part))
         for block in self._blocks:
             block.settle()
         return [(block.rows, block.defect) for block in self._blocks]
 
+    def principal_basis(self) -> Basis:
+        """The basis with the directions of most energy first, so that its first rows are one of a smaller k."""
+        for block in self._blocks:
+            block.turn_to_principal_axes()
+        self.basis = Basis(tuple(block.rows for block in self._blocks), max(block.defect for block in self._blocks))
+        return self.basis
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps; all of it is public."""
-        return {**super().state_dict(), "energies": [block.energies for block in self._blocks]}
+        return {
+            **super().state_dict(),
+            "covariances": [block.covariance for block in self._blocks],
+            "defects": [block.defect for block in self._blocks],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
-        super().load_state_dict(state)
-        assert self.basis is not None
-        self._blocks = [
-            TrackedBlock(rows, energies, self.basis.defect)
-            for rows, energies in zip(self.basis.blocks, state["energies"], strict=True)
-        ]
+        self._blocks = []
+        for quota, rows, covariance, defect in zip(
+            self.quotas, state["blocks"], state["covariances"], state["defects"], strict=True
+        ):
+            block = TrackedBlock(rows.new_empty(quota, rows.shape[1]), covariance, defect)
+            block.rows.copy_(rows)
+            self._blocks.append(block)
+        super().load_state_dict({**state, "blocks": [block.rows for block in self._blocks]})
 
 
 def _split(gradients: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Coordinates of the gradients in `rows`, and the rest, projected twice so that rounding leaves it orthogonal.
+    """Coordinates of the gradients in `rows`, and the rest.
 
     A rest that is rounding alone is set to zero: normalised, it would be a direction inside the rows' own span.
     """
     inside = gradients @ rows.T
-    outside = gradients - inside @ rows
-    again = outside @ rows.T
-    outside -= again @ rows
+    outside = torch.addmm(gradients, inside, rows, alpha=-1)
     rounding = 32 * torch.finfo(gradients.dtype).eps * torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
     is_rounding = torch.linalg.vector_norm(outside, dim=1, keepdim=True) <= rounding
-    return inside + again, torch.where(is_rounding, 0.0, outside)
+    return inside, outside.masked_fill_(is_rounding, 0.0)
 
 
-def _empty_block(size: int, like: Tensor) -> TrackedBlock:
-    return TrackedBlock(like.new_empty(0, size), like.new_empty(0, dtype=torch.float64))
+def _directions(outside: Tensor, rows: Tensor) -> tuple[Tensor, float, float]:
+    """An orthonormal basis of the rest, with its defect and its overlap with `rows`.
+
+    Where the rest was small beside what it is a rest of, rounding has left too much of the rows in it: then they are
+    taken out once more.
+    """
+    directions, defect = orthonormalise(outside)
+    overlap = largest_overlap(rows, directions)
+    if overlap > LARGEST_OVERLAP[rows.dtype]:
+        directions, defect = orthonormalise(torch.addmm(directions, directions @ rows.T, rows, alpha=-1))
+        overlap = largest_overlap(rows, directions)
+    return directions, defect, overlap
+
+
+def sum_of_squares(rows: Tensor) -> float:
+    """‖rows‖² in float64; 1 if that is zero."""
+    return float(torch.linalg.vector_norm(rows, dtype=torch.float64)) ** 2 or 1.0
+
+
+def _empty_block(quota: int, size: int, like: Tensor) -> TrackedBlock:
+    return TrackedBlock(like.new_empty(quota, size), like.new_empty(0, 0, dtype=torch.float64))

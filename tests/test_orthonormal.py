@@ -2,7 +2,16 @@ import pytest
 import torch
 
 from lightning_gep import orthonormal
-from lightning_gep.orthonormal import gram, largest_entry, orthonormalise, polish, spectral_defect
+from lightning_gep.orthonormal import (
+    gram,
+    largest_entry,
+    largest_overlap,
+    orthonormalise,
+    polish,
+    reflector,
+    rounding_of_rows,
+    spectral_defect,
+)
 from tests.reference import orthonormal_rows, principal_rows, span_distance
 
 
@@ -64,7 +73,7 @@ def test_the_fallback_takes_over_when_cholesky_fails(monkeypatch):
         return matrix, torch.ones((), dtype=torch.int32)
 
     monkeypatch.setattr(orthonormal.torch.linalg, "cholesky_ex", fails)
-    result, _ = polish(rows)
+    result, _ = polish(rows.clone())
     assert largest_entry(gram(result)) <= 1e-5
     assert span_distance(result, principal_rows(rows, 30)) < 1e-5
 
@@ -88,3 +97,36 @@ def test_the_defect_covers_what_float64_may_lose_in_every_entry(rows, columns):
     """Each of k² products may be off by p·eps, so BBᵀ by k times that in norm."""
     exact = torch.eye(rows, dtype=torch.float64)
     assert spectral_defect(exact, columns) >= rows * columns * torch.finfo(torch.float64).eps
+
+
+@pytest.mark.parametrize("vectors", ["random", "last axes", "minus last axes", "first axes", "all"])
+def test_a_reflection_moves_given_vectors_to_the_last_axes(vectors):
+    n, count = 30, {"all": 30}.get(vectors, 7)
+    eye = torch.eye(n, dtype=torch.float64)
+    given = {
+        "random": orthonormal_rows(count, n).T,
+        "last axes": eye[:, -count:],
+        "minus last axes": -eye[:, -count:],
+        "first axes": eye[:, :count],
+        "all": orthonormal_rows(count, n).T,
+    }[vectors]
+    wide, factor = reflector(given)
+    reflection = eye - wide @ factor @ wide.T
+    torch.testing.assert_close(reflection @ reflection, eye)
+    torch.testing.assert_close(reflection, reflection.T)
+    torch.testing.assert_close((reflection @ given)[: n - count], torch.zeros(n - count, count, dtype=torch.float64))
+
+
+def test_the_overlap_is_the_largest_cosine_between_two_subspaces():
+    rows = orthonormal_rows(5, 9000, torch.float32)
+    others = orthonormal_rows(3, 9000, torch.float32)
+    expected = float(torch.linalg.svdvals(rows.double() @ others.double().T)[0])
+    assert expected <= largest_overlap(rows, others) <= expected + 1e-9
+    assert largest_overlap(rows[:0], others) == 0.0
+
+
+def test_rounding_of_rows_covers_what_rounding_does():
+    exact = orthonormal_rows(50, 3000)
+    error = torch.linalg.matrix_norm(exact.float().double() - exact, ord=2)
+    bound = rounding_of_rows(exact.float(), reflector_shape=(60, 10), defect=0.0)
+    assert float(error) <= bound <= 1e-6

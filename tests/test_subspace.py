@@ -1,4 +1,5 @@
 import warnings
+from itertools import pairwise
 
 import pytest
 import torch
@@ -6,7 +7,7 @@ import torch
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.orthonormal import gram, largest_entry
 from lightning_gep.subspace import PowerSubspace, RandomSubspace
-from lightning_gep.tracking import TrackedSubspace
+from lightning_gep.tracking import LOOSEST, TrackedSubspace
 from tests.reference import dense, orthonormal_rows, principal_rows, span_distance
 
 SIZES, QUOTAS = (200, 500), (15, 25)
@@ -117,17 +118,81 @@ def test_tracking_with_one_refresh_is_exact_principal_components():
 
 
 def test_tracking_is_the_recipe_of_scaled_rows():
-    """One update equals the leading right singular vectors of M = [√(γλ)·B ; √((1−γ)/a)·G]."""
+    """One update is the leading right singular vectors of M = [√(γC)·B ; √(1−γ)·G/‖G‖]."""
     decay, a = 0.9, 12
     subspace = TrackedSubspace((80,), (10,), num_anchors=a, decay=decay)
     first, second = torch.randn(a, 80, dtype=torch.float64), torch.randn(a, 80, dtype=torch.float64)
     before = quietly_at(subspace, 0, first, cut=a).blocks[0].clone()
-    energies = subspace.state_dict()["energies"][0].clone()
+    covariance = subspace.state_dict()["covariances"][0].clone()
     after = quietly_at(subspace, 1, second, cut=a)
-    stacked = torch.cat([(decay * energies).sqrt()[:, None] * before, ((1 - decay) / a) ** 0.5 * second])
+    root = torch.linalg.cholesky(decay * covariance).T
+    stacked = torch.cat([root @ before, (1 - decay) ** 0.5 * second / second.norm()])
     assert span_distance(after.blocks[0], principal_rows(stacked, 10)) < 1e-8
-    expected = torch.linalg.svdvals(stacked)[:10] ** 2
-    torch.testing.assert_close(subspace.state_dict()["energies"][0], expected)
+    new = subspace.state_dict()["covariances"][0]
+    torch.testing.assert_close(torch.linalg.eigvalsh(new).flip(0), torch.linalg.svdvals(stacked)[:10] ** 2)
+    inside = stacked @ after.blocks[0].T
+    torch.testing.assert_close(new, inside.T @ inside)
+
+
+def test_the_first_rows_of_a_principal_basis_are_the_principal_components():
+    gradients = torch.randn(60, 700) * torch.linspace(1, 3, 60)[:, None]
+    subspace = tracked()
+    quietly_at(subspace, 0, gradients, cut=60)
+    basis = subspace.principal_basis()
+    assert subspace.basis is basis
+    for block, part in zip(basis.blocks, gradients.split(SIZES, dim=1), strict=True):
+        assert span_distance(block[:5], principal_rows(part, 5)) < 1e-4
+        assert torch.linalg.eigvalsh(gram(block) - torch.eye(len(block))).abs().max() <= basis.defect
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_defect_bounds_the_truth_over_many_refreshes(dtype):
+    """It is measured only now and then: in between, what a refresh may add to it is added."""
+    subspace = TrackedSubspace((3000,), (60,), num_anchors=12, decay=0.9)
+    common = torch.randn(80, 3000, dtype=dtype)
+    bounds = []
+    for step in range(90):
+        # Long rows close to what is spanned already leave a small rest, in which rounding is large.
+        noise = 1e-3 * torch.randn(12, 3000, dtype=dtype)
+        rows = torch.randn(12, 80, dtype=dtype) @ common * 10.0 ** (step % 4) + noise
+        basis = quietly_at(subspace, step, rows, cut=12)
+        products = gram(basis.blocks[0])
+        truth = torch.linalg.eigvalsh(products - torch.eye(len(products))).abs().max()
+        assert float(truth) <= basis.defect
+        assert largest_entry(products) <= 1e-5
+        bounds.append(basis.defect)
+    assert max(bounds) <= LOOSEST[dtype]
+    rises = sum(later > earlier for earlier, later in pairwise(bounds[6:]))
+    assert rises > 40, "most refreshes carry the bound on"
+    assert min(bounds[20:]) < 0.1 * max(bounds), "and now and then it is measured anew"
+
+
+def test_a_small_rest_is_freed_of_what_rounding_left_in_it():
+    subspace = TrackedSubspace((3000,), (60,), num_anchors=40)
+    spanned = torch.randn(40, 3000)
+    quietly_at(subspace, 0, spanned, cut=40)
+    basis = quietly_at(subspace, 1, torch.randn(40, 40) @ spanned + 2e-2 * torch.randn(40, 3000), cut=40)
+    assert basis.defect < 2e-5, "one projection alone leaves ten times as much, and another pass over all rows to do"
+
+
+def test_large_gradients_of_the_first_steps_are_not_remembered_longer_than_others():
+    """Gradients often shrink a hundredfold in the first steps; their squares would outweigh all that follow."""
+    old, new = orthonormal_rows(5, 100, torch.float32), orthonormal_rows(5, 100, torch.float32)
+    subspace = TrackedSubspace((100,), (5,), num_anchors=20, decay=0.9)
+    quietly_at(subspace, 0, 1000 * torch.randn(20, 5) @ old)
+    for step in range(1, 40):
+        quietly_at(subspace, step, torch.randn(20, 5) @ new)
+    assert span_distance(subspace.basis.blocks[0], new) < 0.05
+
+
+def test_what_a_checkpoint_holds_stays_as_it_was():
+    first, second = tracked(), tracked()
+    quietly_at(first, 0, torch.randn(60, 700))
+    state = first.state_dict()
+    before = [block.clone() for block in state["blocks"]]
+    second.load_state_dict(state)
+    quietly_at(second, 1, torch.randn(60, 700))
+    assert all(torch.equal(block, old) for block, old in zip(state["blocks"], before, strict=True))
 
 
 def test_tracking_remembers_what_power_iteration_on_few_anchors_cannot_see():

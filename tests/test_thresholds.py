@@ -48,6 +48,13 @@ def test_k_stops_where_more_directions_cost_more_noise_than_they_save():
     assert choose(5.0, 0.3, rank=100).k == 100
 
 
+def test_directions_are_weighed_by_their_energy_not_by_when_they_were_seen():
+    directions = torch.block_diag(*(orthonormal_rows(10, size, torch.float32) for size in SIZES))
+    fit = torch.cat([gradients(100, directions, 0.0, 1.0), gradients(400, directions, 5.0, 0.1)])
+    held_out = gradients(200, directions, 5.0, 0.1)
+    assert choose_thresholds(lambda: fit.split(100), held_out, SIZES, k=None, num_anchors=500).k == 25
+
+
 def test_gradients_that_say_nothing_still_give_usable_thresholds():
     zero = torch.zeros(50, 400)
     with pytest.warns(UserWarning, match="span 0 of"):

@@ -10,8 +10,9 @@ from lightning_gep.gradients.checks import check_loss, fault_of
 from lightning_gep.gradients.functional import FunctionalGradients
 from lightning_gep.gradients.interface import Backend, LossFunction, PerSampleGradients
 from lightning_gep.gradients.loop import LoopGradients
+from lightning_gep.gradients.memory import records_at_once
 from lightning_gep.gradients.randomness import random_state_kept
-from lightning_gep.gradients.state import parameters_kept
+from lightning_gep.gradients.state import parameters_kept, untouched
 from lightning_gep.groups import ParameterGroups
 
 FASTEST_FIRST = ("functional", "hooks", "loop")
@@ -39,6 +40,10 @@ def choose_backend(
             if fault is None:
                 chosen = backend(module, loss_function, groups)
                 chosen.reason = _reason(name, refused, len(reference.rows), asked_for=how != "auto")
+                with untouched(module):
+                    chosen.records_at_once = records_at_once(
+                        loss_function, public_batch, groups.num_parameters, next(module.parameters()).device
+                    )
                 return chosen
             refused.append(f"{name} {fault}")
     if how != "auto":

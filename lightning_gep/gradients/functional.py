@@ -25,7 +25,7 @@ class FunctionalGradients(Backend):
         super().__init__(module, loss_function, groups)
         self._step = _Step(module, loss_function)
 
-    def rows(self, batch: Any, size: int) -> Tensor:
+    def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         """The gradients of a batch of `size` > 0 records (size × p)."""
         leaves = record_leaves(batch)
         other = next((leaf for leaf in leaves if not isinstance(leaf, Tensor)), None)
@@ -39,7 +39,7 @@ class FunctionalGradients(Backend):
         gradients_of_all = vmap(grad(loss_of_one), in_dims=(None, 0), randomness="different")
         with vectorised_recurrence(self.module):
             gradients = gradients_of_all(parameters, [leaf.unsqueeze(1) for leaf in leaves])
-        return self.groups.flatten({name.removeprefix("module."): tensor for name, tensor in gradients.items()})
+        return self.groups.flatten({name.removeprefix("module."): rows for name, rows in gradients.items()}, out)
 
 
 class _Step(nn.Module):

@@ -28,14 +28,14 @@ class HookedGradients(Backend):
 
     name = "hooks"
 
-    def rows(self, batch: Any, size: int) -> Tensor:
+    def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         """The gradients of a batch of `size` > 0 records (size × p)."""
         parameters = self.parameters()
         with _hooked(self.module), torch.enable_grad():
             loss = scalar(self.loss_function(batch))
             plain = gradients_or_none(loss, parameters)
             rows = {name: _rows_of(name, p, plain[name], size) for name, p in parameters.items()}
-        return self.groups.flatten(rows)
+        return self.groups.flatten(rows, out)
 
 
 def _rows_of(name: str, parameter: nn.Parameter, plain: Tensor | None, size: int) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from lightning_gep.gradients.batches import batch_size
+from lightning_gep.gradients.batches import batch_size, microbatches
 from lightning_gep.groups import ParameterGroups
 
 LossFunction: TypeAlias = Callable[[Any], Tensor]
@@ -50,6 +50,8 @@ class Backend(ABC):
         self.loss_function = loss_function
         self.groups = groups
         self.reason = f"{self.name}: not checked"
+        self.records_at_once: int | None = None
+        """How many records are differentiated together, None for a whole microbatch: their activations take memory."""
 
     def __call__(self, batch: Any) -> Tensor:
         """The gradients of the records of one microbatch, a row each."""
@@ -57,7 +59,7 @@ class Backend(ABC):
         if size == 0:
             return self._no_rows()
         before = _versions(self.module)
-        rows = self.rows(batch, size)
+        rows = self._in_pieces(batch, size)
         changed = [name for name, version in _versions(self.module).items() if before.get(name) != version]
         if changed:
             raise GradientError(
@@ -66,9 +68,18 @@ class Backend(ABC):
             )
         return rows
 
+    def _in_pieces(self, batch: Any, size: int) -> Tensor:
+        at_once = self.records_at_once
+        if at_once is None or at_once >= size:
+            return self.rows(batch, size)
+        rows = self._no_rows().new_empty(size, self.groups.num_parameters)
+        for piece, out in zip(microbatches(batch, at_once), rows.split(at_once), strict=True):
+            self.rows(piece, len(out), out=out)
+        return rows
+
     @abstractmethod
-    def rows(self, batch: Any, size: int) -> Tensor:
-        """The gradients of a batch of `size` > 0 records (size × p)."""
+    def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
+        """The gradients of a batch of `size` > 0 records (size × p), put into `out` if that is given."""
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The parameters in the order of the columns."""

@@ -15,8 +15,9 @@ class LoopGradients(Backend):
 
     name = "loop"
 
-    def rows(self, batch: Any, size: int) -> Tensor:
+    def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         """The gradients of a batch of `size` > 0 records (size × p)."""
         parameters = self.parameters()
         records = (take(batch, slice(i, i + 1)) for i in range(size))
-        return torch.stack([plain_gradient(self.loss_function, parameters, self.groups, record) for record in records])
+        rows = [plain_gradient(self.loss_function, parameters, self.groups, record) for record in records]
+        return torch.stack(rows, out=out)

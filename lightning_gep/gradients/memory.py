@@ -1,0 +1,70 @@
+"""How many records fit: what they take in memory while they are differentiated, and what there is."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_gep.gradients.batches import batch_size
+from lightning_gep.gradients.interface import LossFunction
+
+ENOUGH_FOR_ROWS, ENOUGH_FOR_ACTIVATIONS = 10**8, 2 * 10**8
+"""Bytes that a CPU profits from: larger pieces leave its caches and are not faster."""
+SHARE = 8
+"""At most one part in so many of the free memory is taken for rows, and as much for activations."""
+MOST_RECORDS = 512
+WORKING_SPACE = 3
+"""Memory of a vectorised backward pass in units of the activations an ordinary one keeps (measured: 2 to 3)."""
+
+
+def microbatch_for(num_parameters: int, device: torch.device) -> int:
+    """Records whose gradients are held at a time."""
+    return _fitting(_row_bytes(num_parameters), _budget(device, ENOUGH_FOR_ROWS))
+
+
+def records_at_once(loss_function: LossFunction, public_batch: Any, num_parameters: int, device: torch.device) -> int:
+    """Records that are differentiated together: the loss is called on public ones to see what it keeps of each."""
+    kept = kept_for_backward(loss_function, public_batch) / batch_size(public_batch)
+    return _fitting(WORKING_SPACE * kept + _row_bytes(num_parameters), _budget(device, ENOUGH_FOR_ACTIVATIONS))
+
+
+def kept_for_backward(loss_function: LossFunction, batch: Any) -> int:
+    """Bytes that autograd keeps between the forward and the backward pass of the loss, parameters apart."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        whole = tensor if tensor._base is None else tensor._base
+        if not whole.is_leaf or not whole.requires_grad:
+            storage = tensor.untyped_storage()
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss_function(batch)
+    return sum(kept.values())
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be had on a device; a large number where nothing tells."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return int(found[1]) * 1024 if found else 2**40
+
+
+def _row_bytes(num_parameters: int) -> int:
+    return torch.float32.itemsize * num_parameters
+
+
+def _budget(device: torch.device, enough: int) -> int:
+    share = free_memory(device) // SHARE
+    return share if device.type == "cuda" else min(enough, share)
+
+
+def _fitting(bytes_each: float, budget: int) -> int:
+    return max(1, min(MOST_RECORDS, int(budget // max(1.0, bytes_each))))
