@@ -22,6 +22,8 @@ train: setup  ## the default job: handwritten digits at ε = 8
 
 bench: setup  ## seconds and memory of a private step, beside what a user would pick instead; for an idle machine
 	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.profile_step
+	$(BIN)/python -m benchmarks.scaling
 
 lint: setup  ## style
 	$(BIN)/ruff check .

@@ -75,11 +75,15 @@ def plain(setting: Setting, steps: int) -> Measured:
 
 
 def ours(setting: Setting, steps: int, **settings: Any) -> Measured:
-    """GEPStrategy with its default settings, but for those given, and no calibration before the first step."""
+    """GEPStrategy with its default settings, but for those given, and no calibration before the first step.
+
+    Its microbatch is that of the others, unless something else is given.
+    """
+    settings = {"microbatch_size": setting.microbatch, **settings}
     strategy = GEPStrategy(
         noise_multiplier=NOISE,
         delta=1e-5,
-        microbatch_size=setting.microbatch,
+        groups=setting.grouping,
         aux_dataloader=setting.anchors(setting.microbatch),
         **settings,
     )
@@ -89,6 +93,11 @@ def ours(setting: Setting, steps: int, **settings: Any) -> Measured:
 def gep(setting: Setting, steps: int, **settings: Any) -> Measured:
     """GEP, by default with the tracked subspace."""
     return ours(setting, steps, k=setting.k, clip_embedding=1.0, clip_residual=0.4, **settings)
+
+
+def gep_auto(setting: Setting, steps: int) -> Measured:
+    """GEP with the microbatch left to it, as a user has it who says nothing."""
+    return gep(setting, steps, microbatch_size="auto")
 
 
 def gep_cold(setting: Setting, steps: int) -> Measured:
@@ -175,6 +184,7 @@ CONTENDERS: dict[str, Callable[[Setting, int], Measured]] = {
     "gp": gp,
     "bgep": bgep,
     "gep": gep,
+    "gep_auto": gep_auto,
     "gep_cold": gep_cold,
     "paper": paper,
 }

@@ -1,4 +1,4 @@
-"""One contender at one setting, in a process of its own: `python -m benchmarks.one gep resnet20 10`."""
+"""One contender at one setting, in a process of its own: `python -m benchmarks.one gep resnet20 10 n=500 k=200`."""
 
 import json
 import logging
@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 
@@ -14,7 +14,9 @@ from benchmarks.contenders import CONTENDERS
 from benchmarks.settings import SETTINGS
 
 if __name__ == "__main__":
-    contender, setting, steps = sys.argv[1], SETTINGS[sys.argv[2]], int(sys.argv[3])
+    contender, steps = sys.argv[1], int(sys.argv[3])
+    changes = {name: int(value) if value.isdigit() else value for name, value in (a.split("=") for a in sys.argv[4:])}
+    setting = replace(SETTINGS[sys.argv[2]], **changes)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     torch.manual_seed(0)

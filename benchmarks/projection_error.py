@@ -27,7 +27,7 @@ from lightning_gep.models.resnet20 import ResNet20
 from lightning_gep.subspace import PowerSubspace
 from lightning_gep.tracking import TrackedSubspace
 
-SCHEDULES = [(1, 25, 0.98), (1, 50, 0.98), (2, 50, 0.98), (2, 100, 0.98), (2, 100, 0.95), (4, 100, 0.98)]
+SCHEDULES = [(1, 25, 0.95), (1, 50, 0.95), (1, 50, 0.98), (1, 100, 0.95), (2, 100, 0.95), (4, 200, 0.95)]
 """Steps between refreshes, anchors of a refresh, decay a step."""
 COLD = "cold start, 2000 anchors"
 BATCH, MEASURED, COLD_ANCHORS, CLASSES = 250, 2000, 2000, 10
@@ -107,8 +107,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.projection_error", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--k", type=int, default=1000)
-    parser.add_argument("--begin", type=int, nargs="+", default=[0, 500], help="steps of training before following")
-    parser.add_argument("--follow", type=int, default=59, help="steps to follow before comparing")
+    parser.add_argument("--begin", type=int, nargs="+", default=[24, 300], help="steps of training before following")
+    parser.add_argument("--follow", type=int, default=15, help="steps to follow before comparing")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "projection_error.json")
     options = parser.parse_args()
     trial = Trial(options.directory, options.k)

@@ -19,19 +19,20 @@ from rich.progress import Progress
 from benchmarks.limit import matmul_speed, seconds_at_the_limit
 from benchmarks.machine import description
 from benchmarks.measure import laps
+from benchmarks.plots import draw_settings
 from benchmarks.settings import FULL, QUICK, Setting
 from benchmarks.tables import markdown
 from lightning_gep.settings import DEFAULT_ANCHORS, DEFAULT_REFRESH
 
 HERE = Path(__file__).parent
-CONTENDERS = ("plain", "opacus_hooks", "opacus_ghost", "gp", "bgep", "gep", "gep_cold", "paper")
-REFRESHED = {"bgep", "gep"}
+CONTENDERS = ("plain", "opacus_hooks", "opacus_ghost", "gp", "bgep", "gep", "gep_auto", "gep_cold", "paper")
+REFRESHED = {"bgep", "gep", "gep_auto"}
 """Whose basis is refreshed once in several steps: only whole laps of them can be compared."""
 SLOW = {"gep_cold", "paper"}
 
 
 def main() -> None:
-    """Measure, and write JSON and a table."""
+    """Measure, and write JSON, a table and a picture."""
     options = parse()
     settings = [s for s in (QUICK if options.quick else FULL) if not options.settings or s.name in options.settings]
     results = {"date": str(date.today()), "threads": torch.get_num_threads(), "machine": description(), "settings": {}}
@@ -41,6 +42,7 @@ def main() -> None:
         name = "quick" if options.quick else "latest"
         (options.output / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
         (options.output / f"{name}.md").write_text(markdown(results))
+        draw_settings(results, options.output / f"{name}.svg")
     print(markdown(results))
 
 
@@ -82,13 +84,14 @@ def measure(setting: Setting, repetitions: int, *, quick: bool) -> dict[str, Any
 def steps_of(contender: str, *, quick: bool) -> int:
     """Steps that are timed, after one that is not."""
     if contender in REFRESHED:
-        return DEFAULT_REFRESH
-    return 1 if contender in SLOW else (2 if quick else 4)
+        return DEFAULT_REFRESH * (1 if quick else 2)
+    return 1 if contender in SLOW else 2
 
 
-def in_a_process(contender: str, setting: Setting, steps: int) -> dict[str, Any]:
-    """The figures of one process."""
+def in_a_process(contender: str, setting: Setting, steps: int, **changes: int | str) -> dict[str, Any]:
+    """The figures of one process; `changes` are to the setting."""
     command = [sys.executable, "-m", "benchmarks.one", contender, setting.name, str(steps)]
+    command += [f"{name}={value}" for name, value in changes.items()]
     done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{contender} at {setting.name} failed:\n{done.stderr[-2000:]}")

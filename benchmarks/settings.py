@@ -2,18 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_gep.groups import ParameterGroups
+from lightning_gep.groups import Grouping, ParameterGroups
 from lightning_gep.models.linear_probe import LinearProbe
 from lightning_gep.models.mnist_cnn import MnistCNN
 from lightning_gep.models.resnet20 import ResNet20
 from lightning_gep.models.text_encoder import TextEncoder
 
 CLASSES = 10
+PROBES = (1024, 4096, 16384, 65536)
+"""Lengths of the feature vectors of linear probes, which have ten times as many parameters."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Setting:
     m: int
     k: int
     microbatch: int
+    grouping: Grouping = "tree"
 
     def records(self, count: int) -> TensorDataset:
         """Random records with random labels."""
@@ -45,7 +49,7 @@ class Setting:
 
     def groups(self) -> ParameterGroups:
         """The parameter groups."""
-        return ParameterGroups.from_module(self.network())
+        return ParameterGroups.from_module(self.network(), self.grouping)
 
     @property
     def basis_entries(self) -> int:
@@ -59,10 +63,15 @@ def images(channels: int, size: int) -> Callable[[int], Tensor]:
     return lambda count: torch.randn(count, channels, size, size)
 
 
+def vectors(length: int) -> Callable[[int], Tensor]:
+    """Random feature vectors."""
+    return lambda count: torch.randn(count, length)
+
+
 FULL = (
     Setting("resnet20", ResNet20, images(3, 32), n=1000, m=2000, k=1000, microbatch=250),
     Setting("mnist_cnn", MnistCNN, images(1, 28), n=1000, m=2000, k=500, microbatch=250),
-    Setting("linear_probe", LinearProbe, lambda count: torch.randn(count, 4096), n=1000, m=2000, k=200, microbatch=250),
+    Setting("linear_probe", LinearProbe, vectors(4096), n=1000, m=2000, k=200, microbatch=250),
     Setting(
         "text_encoder",
         TextEncoder,
@@ -75,6 +84,15 @@ FULL = (
 )
 QUICK = (
     Setting("mnist_cnn, small", MnistCNN, images(1, 28), n=200, m=200, k=50, microbatch=100),
-    Setting("linear_probe, small", lambda: LinearProbe(512), lambda count: torch.randn(count, 512), 200, 200, 50, 100),
+    Setting("linear_probe, small", lambda: LinearProbe(512), vectors(512), 200, 200, 50, 100),
 )
-SETTINGS = {setting.name: setting for setting in (*FULL, *QUICK)}
+SCALED = (
+    Setting("resnet20, scaled", ResNet20, images(3, 32), n=250, m=500, k=250, microbatch=125),
+    *(
+        Setting(
+            f"probe of {length}", partial(LinearProbe, length), vectors(length), n=250, m=500, k=200, microbatch=125
+        )
+        for length in PROBES
+    ),
+)
+SETTINGS = {setting.name: setting for setting in (*FULL, *QUICK, *SCALED)}

@@ -28,6 +28,13 @@ def positive_integer(name: str, value: int, fix: str) -> int:
     return value
 
 
+def whole_number(name: str, value: int, fix: str = "Use 0.") -> int:
+    """`value` as an int, if it is a whole number that is 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigurationError(f"{name} must be a whole number that is 0 or more, but it is {value!r}. {fix}")
+    return value
+
+
 def one_of(name: str, value: str, choices: Iterable[str]) -> str:
     """`value`, if it is one of `choices`."""
     choices = tuple(choices)

@@ -41,6 +41,7 @@ def gradient_embedding_perturbation(
     sums = Sums.zero(B)
     for G in private_gradients:
         sums.add(G, B, release)
+        del G  # or it would still be held while the next microbatch is computed
 
     # Third stage: perturb both sums, w̃ = w + z₁ and r̃ = r + z₂, and put them together: ṽ = (w̃B + r̃)/n̄.
     charge()
@@ -105,6 +106,9 @@ class Sums:
 def weighted_sum(factors: Tensor, rows: Tensor, used: Tensor) -> Tensor:
     """Σ factorᵢ·rowᵢ over the rows that are `used`, in float64, a strip of columns at a time."""
     strips = rows.split(COLUMNS, dim=1)
+    # Nearly always all are used. A CPU saves a copy by asking; any other device would have to be waited for.
+    if rows.device.type == "cpu" and bool(used.all()):
+        return torch.cat([factors @ strip.double() for strip in strips])
     return torch.cat([factors @ torch.where(used[:, None], strip, 0.0).double() for strip in strips])
 
 

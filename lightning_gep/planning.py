@@ -40,7 +40,7 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "subspace": "tracked",
     "num_anchors": None,
     "refresh_every": 1,
-    "decay": 0.98,
+    "decay": 0.95,
     "power_iterations": 1,
     "microbatch_size": "auto",
     "gradients": "auto",

@@ -78,7 +78,8 @@ class PrivacySettings:
     @property
     def leaves_choices(self) -> bool:
         """Whether something has to be chosen on public data."""
-        return self.uses_basis and "auto" in (self.k, self.clip_embedding, self.clip_residual)
+        used = (self.k, self.clip_embedding, *([self.clip_residual] if self.mechanism == "gep" else []))
+        return self.uses_basis and "auto" in used
 
     def mechanism_with(self, chosen: Thresholds) -> Mechanism:
         """The mechanism, with what was chosen on public data."""

@@ -59,10 +59,11 @@ class StepGradients:
                 yield self.backend(microbatch).to(self.device)
 
     def of_public(
-        self, stream: PublicStream | None, count: int, step: int, to_device: Callable[[Any], Any]
+        self, stream: PublicStream | None, count: int, step: int, to_device: Callable[[Any], Any], at_once: int
     ) -> Callable[[], Iterator[Tensor]]:
         """Sweeps over the gradients of `count` public records, the same ones each time; they leave no trace."""
         batches: list[Any] = []
+        size = min(self.microbatch, at_once)
 
         def sweep() -> Iterator[Tensor]:
             assert stream is not None, "a mechanism with a basis has public data"
@@ -71,7 +72,7 @@ class StepGradients:
                     batches.extend(stream.batches(count, restart=self.seed is not None))
             with recorded_logs(self.module), untouched(self.module), _train_mode(self.module):
                 for batch in batches:
-                    for microbatch in microbatches(to_device(batch), self.microbatch):
+                    for microbatch in microbatches(to_device(batch), size):
                         yield self.backend(microbatch).to(self.device)
 
         return sweep

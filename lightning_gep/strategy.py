@@ -92,7 +92,7 @@ class GEPStrategy(ProcessStrategy):
         subspace: str = "tracked",
         num_anchors: int | None = None,
         refresh_every: int = 1,
-        decay: float = 0.98,
+        decay: float = 0.95,
         power_iterations: int = 1,
         microbatch_size: int | Auto = "auto",
         gradients: str = "auto",
@@ -327,7 +327,8 @@ class GEPStrategy(ProcessStrategy):
         return super().backward(closure_loss, optimizer, *args, **kwargs)
 
     def _anchors(self, count: int, step: int) -> Any:
-        return self._gradients.of_public(self._public, count, step, self._like_a_training_batch)
+        # A basis takes in as many at once when it is filled as at any other refresh: no more memory is needed for it.
+        return self._gradients.of_public(self._public, count, step, self._like_a_training_batch, self.cost.anchors)
 
     def _like_a_training_batch(self, batch: Any) -> Any:
         """A public batch with all that Lightning does to a batch before training_step sees it."""

@@ -120,7 +120,7 @@ class TrackedSubspace(Subspace):
         quotas: Sequence[int],
         *,
         num_anchors: int,
-        decay: float = 0.98,
+        decay: float = 0.95,
         refresh_every: int = 1,
     ) -> None:
         super().__init__(sizes, quotas, refresh_every=refresh_every)
@@ -129,7 +129,7 @@ class TrackedSubspace(Subspace):
         )
         if not 0 <= decay < 1:
             raise ConfigurationError(
-                f"decay must be at least 0 and below 1, but it is {decay!r}. Use 0.98 to remember about 50 steps."
+                f"decay must be at least 0 and below 1, but it is {decay!r}. Use 0.95 to remember about 20 steps."
             )
         self.num_anchors, self.decay = num_anchors, decay
         self._blocks: list[TrackedBlock] = []
@@ -146,6 +146,7 @@ class TrackedSubspace(Subspace):
                 for block, part in zip(self._blocks, parts, strict=True):
                     share = len(part) / self.num_anchors
                     block.absorb(part, weight=(1 - kept) * share / sum_of_squares(part))
+                del gradients, parts, part  # or they would still be held while the next microbatch is computed
         for block in self._blocks:
             block.settle()
         return [(block.rows, block.defect) for block in self._blocks]

@@ -16,3 +16,18 @@ settings.load_profile("unhurried")
 @pytest.fixture(autouse=True)
 def _same_numbers_every_time():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def small_data(tmp_path_factory):
+    """A directory with every data set in its own format, a few images each."""
+    from tests import data_files
+
+    directory = tmp_path_factory.mktemp("data")
+    data_files.write_mnist(directory / "MNIST" / "raw")
+    data_files.write_svhn(directory, extra=10)
+    data_files.write_cifar10(directory)
+    data_files.write_cifar100(directory)
+    data_files.write_npz(directory / "imagenet32_aux.npz", 20, labelled=False)
+    data_files.write_pictures(directory / "imagenet", ["cat", "dog"], each=4)
+    return directory

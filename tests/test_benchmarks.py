@@ -3,21 +3,25 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
+import time
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from benchmarks.contenders import CONTENDERS as MEASURED
 from benchmarks.measure import Clock, laps, memory_mb
 from benchmarks.paper_reference import PaperStep, gram_schmidt, power_iteration
-from benchmarks.run import CONTENDERS, summary
-from benchmarks.settings import FULL, QUICK, SETTINGS
+from benchmarks.plots import draw_scaling, draw_settings
+from benchmarks.profile_step import Parts
+from benchmarks.profile_step import table as profile_table
+from benchmarks.run import CONTENDERS, HERE, in_a_process, summary
+from benchmarks.scaling import points
+from benchmarks.settings import FULL, QUICK, SCALED, SETTINGS
 from benchmarks.tables import markdown
 from lightning_gep.gradients.functional import FunctionalGradients
 from lightning_gep.groups import ParameterGroups
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_gram_schmidt_makes_rows_orthonormal_in_the_same_span():
@@ -68,15 +72,66 @@ def test_the_settings_are_the_papers():
     resnet = SETTINGS["resnet20"]
     assert (resnet.n, resnet.m, resnet.k) == (1000, 2000, 1000)
     assert resnet.basis_entries == pytest.approx(124.6e6, rel=0.01)
-    assert len(SETTINGS) == len(FULL) + len(QUICK)
+    assert len(SETTINGS) == len(FULL) + len(QUICK) + len(SCALED)
 
 
 def test_a_contender_is_measured_in_a_process_of_its_own():
-    command = [sys.executable, "-m", "benchmarks.one", "paper", "linear_probe, small", "2"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    measured = json.loads(done.stdout.splitlines()[-1])
+    measured = in_a_process("paper", SETTINGS["linear_probe, small"], 2, n=20, m=40, k=5)
     assert len(measured["seconds"]) == 2
     assert measured["peak_mb"] > measured["baseline_mb"] > 100
+
+
+def test_a_contender_that_fails_says_why():
+    with pytest.raises(RuntimeError, match=r"(?s)gep at linear_probe, small failed.*k=99999 basis vectors"):
+        in_a_process("gep", SETTINGS["linear_probe, small"], 1, k=99999)
+
+
+def test_every_point_of_the_scaling_curves_can_be_measured():
+    for curves in points().values():
+        for curve in curves.values():
+            for _, (contender, setting, changes) in curve:
+                changed = replace(SETTINGS[setting], **changes)
+                assert contender in MEASURED
+                assert changed.k <= changed.groups().num_parameters
+                assert changed.m >= changed.k or contender != "paper"
+
+
+def test_the_quick_mode_measures_everyone(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.run", "--quick", "--output", str(tmp_path)]
+    subprocess.run([*command, "--settings", "linear_probe, small"], cwd=HERE.parent, capture_output=True, check=True)
+    (setting,) = json.loads((tmp_path / "quick.json").read_text())["settings"].values()
+    assert list(setting["contenders"]) == list(CONTENDERS)
+    for figures in setting["contenders"].values():
+        assert figures["seconds"]["min"] > 0
+        assert figures["peak_mb"]["min"] > 100
+    assert setting["limit_seconds"] < setting["contenders"]["gep"]["seconds"]["median"]
+    assert "ours: **GEP**" in (tmp_path / "quick.md").read_text()
+    assert "<svg" in (tmp_path / "quick.svg").read_text()
+
+
+def test_pictures_are_drawn(tmp_path):
+    figures = {"median": 2.0, "min": 1.0, "max": 3.0}
+    table = {name: {"seconds": figures, "peak_mb": figures} for name in CONTENDERS}
+    draw_settings({"settings": {"toy": {"contenders": table, "limit_seconds": 1.0}}}, tmp_path / "bars.svg")
+    curve = [{"at": at, "seconds": 1.0, "growth_mb": 5.0} for at in (250, 1000)]
+    draw_scaling({"axes": {"n": {"gep": curve}, "m": {"paper": curve}}}, tmp_path / "curves.svg")
+    for name, text in (("bars", "peak memory"), ("curves", "anchors m")):
+        assert "<svg" in (drawn := (tmp_path / f"{name}.svg").read_text())
+        assert text in drawn
+
+
+def test_a_part_of_a_step_is_timed_without_the_parts_inside_it():
+    parts = Parts()
+    parts.start()
+    with parts.part("basis update"):
+        time.sleep(0.02)
+        with parts.part("anchor gradients"):
+            assert parts.inside("basis update")
+            time.sleep(0.2)
+        time.sleep(0.02)
+    assert 0.04 <= parts.seconds["basis update"] < 0.15
+    assert parts.seconds["anchor gradients"] >= 0.2
+    assert "| anchor gradients | 0.2" in profile_table(parts.seconds)
 
 
 def test_the_table_has_every_contender_and_the_ratios():

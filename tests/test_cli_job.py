@@ -5,7 +5,7 @@ from hydra import compose, initialize_config_dir
 
 from lightning_gep import ledger
 from lightning_gep.cli.configs import config_directory
-from lightning_gep.cli.job import clean_environment, train
+from lightning_gep.cli.job import _changed, clean_environment, train
 from lightning_gep.cli.progress import JobProgress
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.runs import RunRecord, is_locked, locked, read_metrics
@@ -96,6 +96,12 @@ def test_other_settings_in_the_same_directory_are_refused_and_lose_nothing(tmp_p
     assert RunRecord.read(tmp_path).config["privacy"]["epsilon"] == 8.0
     again = train(composed(tmp_path, "logger=none", "threads=2"))
     assert (again.status, again.privacy["steps"]) == ("finished", STEPS)
+
+
+def test_where_copies_of_the_data_are_kept_may_change():
+    before = {"data": {"directory": "data", "cache_directory": "data/cache", "download": True}}
+    now = {"data": {"directory": "other", "cache_directory": "elsewhere", "download": False}}
+    assert _changed(before, now) == ["data.directory: data → other"]
 
 
 def test_two_processes_do_not_train_in_one_directory(tmp_path):

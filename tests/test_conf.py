@@ -1,21 +1,37 @@
+import re
+
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException, InstantiationException, MissingConfigException
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
 from lightning_gep.cli.configs import KEYS, check_keys, config_directory
 from lightning_gep.cli.job import make_trainer
 from lightning_gep.errors import ConfigurationError
 
 CONF = config_directory()
-OPTIONS = sorted(path.relative_to(CONF).with_suffix("").as_posix().rsplit("/", 1) for path in CONF.rglob("*/*.yaml"))
+FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*/*.yaml"))
+PAPER = [name for name in FILES if re.match(r"paper/|experiment/\w+/", name)]
+"""The experiments of the paper and the parts they are made of: see test_conf_experiments."""
+OPTIONS = [name.rsplit("/", 1) for name in FILES if name not in PAPER]
 
 
 @pytest.fixture
 def compose_train(tmp_path):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         yield lambda *overrides: compose("train", [f"output_dir={tmp_path}", *overrides])
+
+
+def with_small_files(group, option, directory):
+    """What an option needs that the default job does not have."""
+    few = [f"data.directory={directory}", "data.batch_size=4", "data.validation_size=5", "aux.count=4"]
+    if group == "data" and option != "digits":
+        smaller = ["data.network.image_size=32"] if option == "cifar10_features" else []
+        return ["aux=test_samples", *few, *smaller]
+    if group == "aux" and option != "photographs":
+        return ["data=mnist", *few]
+    return []
 
 
 def build(config):
@@ -26,13 +42,14 @@ def build(config):
 
 
 def test_the_configs_were_found():
-    assert len(OPTIONS) >= 24
-    assert {group.split("/")[0] for group, _ in OPTIONS} == {path.name for path in CONF.iterdir() if path.is_dir()}
+    assert len(OPTIONS) >= 36
+    assert len(PAPER) >= 62
+    assert {name.split("/")[0] for name in FILES} == {path.name for path in CONF.iterdir() if path.is_dir()}
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
-def test_every_config_composes_and_builds(group, option, compose_train):
-    config = compose_train(f"{group}={option}")
+def test_every_config_composes_and_builds(group, option, compose_train, small_data):
+    config = compose_train(f"{group}={option}", *with_small_files(group, option, small_data))
     OmegaConf.resolve(config)
     data, model, trainer, optimizers = build(config)
     assert len(next(iter(data.train_dataloader()))) == len(next(iter(data.aux_dataloader())))
@@ -63,6 +80,7 @@ def test_a_mechanism_setting_reaches_the_strategy(override, compose_train):
         "privacy.epsilonn",
         "trainer.max_epoch",
         "optimizer.lrr",
+        "aux.cout",
     ],
 )
 def test_a_misspelt_key_is_an_error_that_names_it(key, compose_train):
@@ -79,9 +97,30 @@ def test_a_misspelt_key_in_a_file_is_an_error_too(compose_train):
         make_trainer(compose_train("+privacy.epsilonn=2"))
 
 
+@pytest.mark.parametrize(
+    ("data", "dataset"), [("digits", "lightning_gep.data.digits.DigitsDataModule"), ("svhn", "svhn")]
+)
+def test_wandb_knows_a_data_set_by_its_name_or_else_by_its_class(data, dataset, compose_train):
+    assert compose_train("logger=wandb", f"data={data}").logger.wandb.dataset == dataset
+
+
 def test_a_setting_the_mechanism_does_not_have_is_an_error(compose_train):
     with pytest.raises(ConfigCompositionException, match=r"mechanism\.k"):
         compose_train("mechanism=gp", "mechanism.k=10")
+
+
+@pytest.mark.parametrize("key", ["data.directry", "data.aux.cuont", "data.network.image_sise"])
+def test_a_misspelt_key_in_a_file_is_an_error_wherever_it_is(key, compose_train, small_data):
+    """Hydra takes any key from a file; whoever is built from it does not."""
+    few = with_small_files("data", "cifar10_features", small_data)
+    config = compose_train("data=cifar10_features", *few)
+    instantiate(config.data)
+    group, _, name = key.rpartition(".")
+    node = config.aux if group == "data.aux" else OmegaConf.select(config, group)
+    with open_dict(node):
+        node[name] = "value"
+    with pytest.raises(InstantiationException, match=f"unexpected keyword argument '{name}'"):
+        instantiate(config.data)
 
 
 def test_a_misspelt_option_lists_the_right_ones(compose_train):

@@ -169,3 +169,22 @@ def test_other_networks_that_cannot_be_built_say_which_value(network, setting):
     ((name, value),) = setting.items()
     with pytest.raises(ConfigurationError, match=f"{name}.*{value}"):
         network(**setting)
+
+
+@pytest.mark.parametrize(
+    ("network", "inputs", "message"),
+    [
+        (SmallCNN(), (2, 1, 28, 28), "SmallCNN takes records of 1 × 8 × 8, but these have 1 × 28 × 28"),
+        (MnistCNN(), (2, 3, 32, 32), "MnistCNN takes records of 1 × 28 × 28, but these have 3 × 32 × 32"),
+        (ResNet20(), (2, 1, 28, 28), "ResNet20 takes records of 3 × any size × any size, but these have 1 × 28 × 28"),
+        (LinearProbe(20), (2, 3, 32, 32), "LinearProbe takes records of 20, but these have 3 × 32 × 32"),
+        (
+            LinearProbe(20),
+            (2, 21),
+            "LinearProbe takes records of 20, but these have 21. Choose a model that fits the data",
+        ),
+    ],
+)
+def test_a_network_says_what_it_takes(network, inputs, message):
+    with pytest.raises(ConfigurationError, match=message):
+        network(torch.zeros(inputs))

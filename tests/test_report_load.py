@@ -153,6 +153,17 @@ def test_only_the_papers_data_sets_bear_their_names(target, name):
     assert data_name({"_target_": target}) == name
 
 
+def test_the_papers_data_sets_are_known_by_the_name_in_their_settings():
+    module = "lightning_gep.data"
+    images, features = f"{module}.images.ImageDataModule", f"{module}.features.FeaturesDataModule"
+    assert [data_name({"_target_": images, "name": name}) for name in ("mnist", "svhn", "cifar10")] == [
+        "MNIST",
+        "SVHN",
+        "CIFAR-10",
+    ]
+    assert data_name({"_target_": features, "name": "cifar10"}) == "features of cifar10"
+
+
 def test_overrides():
     assert split_job("a=1,b=[2,3],c={x:1,y:2}") == ["a=1", "b=[2,3]", "c={x:1,y:2}"]
     assert parse_overrides(["+a.b=1", "c=x=y", "~d"]) == {"a.b": "1", "c": "x=y"}

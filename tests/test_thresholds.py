@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lightning_gep.strategy import GEPStrategy
 from lightning_gep.thresholds import choose_thresholds
 from tests.reference import orthonormal_rows
 
@@ -61,3 +62,17 @@ def test_gradients_that_say_nothing_still_give_usable_thresholds():
         chosen = choose_thresholds(lambda: [zero], zero, SIZES, k=10, num_anchors=50)
     assert chosen.clip_embedding > 0
     assert chosen.clip_residual > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "chosen"),
+    [
+        ({"mechanism": "gep", "k": 5, "clip_embedding": 1.0}, True),
+        ({"mechanism": "gep", "k": 5, "clip_embedding": 1.0, "clip_residual": 1.0}, False),
+        ({"mechanism": "bgep", "k": 5, "clip_embedding": 1.0}, False),
+        ({"mechanism": "bgep", "k": 5}, True),
+        ({"mechanism": "gp"}, False),
+    ],
+)
+def test_only_what_the_mechanism_uses_is_chosen(settings, chosen):
+    assert GEPStrategy(epsilon=1.0, **settings).settings.leaves_choices == chosen

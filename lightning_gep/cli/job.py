@@ -25,6 +25,8 @@ from lightning_gep.wandb_logger import finish_runs, log_card, log_summary
 
 FREE_TO_CHANGE = {"output_dir", "threads", "logger", "callbacks", "sweep"}
 """What may differ when a job is continued: where things go and what is shown."""
+MAY_DIFFER = {"default_root_dir", "dirpath", "save_dir", "cache_directory", "download", "trust_checkpoint"}
+"""The same, of single settings wherever they are."""
 
 
 def train(config: DictConfig, overrides: Sequence[str] = ()) -> RunRecord:
@@ -180,6 +182,6 @@ def _changed(before: Any, now: Any, key: str = "") -> list[str]:
             line
             for name in names
             for line in _changed(before.get(name), now.get(name), f"{key}.{name}" if key else str(name))
-            if name not in ("default_root_dir", "dirpath", "save_dir", "trust_checkpoint")
+            if name not in MAY_DIFFER
         ]
     return [] if before == now else [f"{key}: {before} → {now}"]

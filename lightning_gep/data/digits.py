@@ -9,12 +9,13 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from lightning_gep.checks import positive_integer
-from lightning_gep.data.photographs import PhotographPatches
-from lightning_gep.data.random_labels import RandomLabels
+from lightning_gep.checks import positive_integer, whole_number
+from lightning_gep.data.photographs import Photographs
+from lightning_gep.data.public import PublicImages, public_dataset
 from lightning_gep.errors import ConfigurationError
 
 NUM_CLASSES = 10
+SHAPE = (1, 8, 8)
 NUM_TRAIN, NUM_VALIDATION, NUM_TEST = 1257, 180, 360
 TEST_SPLIT_SEED = 0
 LARGEST_PIXEL = 16
@@ -37,7 +38,7 @@ class DigitsDataModule(LightningDataModule):
         aux_batch_size: int = 50,
         num_workers: int = 0,
         seed: int = 0,
-        aux: Dataset[Any] | None = None,
+        aux: PublicImages | Dataset[Any] | None = None,
     ) -> None:
         super().__init__()
         positive_integer("batch_size", batch_size, "It is the mean number of records a step draws, e.g. 256.")
@@ -47,10 +48,7 @@ class DigitsDataModule(LightningDataModule):
             )
         positive_integer("aux_batch_size", aux_batch_size, "It is the number of public images read at once, e.g. 50.")
         for name, value in {"num_workers": num_workers, "seed": seed}.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ConfigurationError(
-                    f"{name} must be a whole number that is 0 or more, but it is {value!r}. Use 0."
-                )
+            whole_number(name, value)
         self.batch_size, self.aux_batch_size, self.num_workers = batch_size, aux_batch_size, num_workers
         self.seed, self.aux = seed, aux
 
@@ -78,9 +76,9 @@ class DigitsDataModule(LightningDataModule):
         return self._loader(self.test, NUM_TEST)
 
     def aux_dataloader(self) -> DataLoader[Any]:
-        """Public images in the structure of the training batches, labelled at random."""
-        images = PhotographPatches(size=8) if self.aux is None else self.aux
-        return self._loader(RandomLabels(images, NUM_CLASSES), self.aux_batch_size, shuffle=True)
+        """Public images in the structure of the training batches, labelled at random unless `aux` says otherwise."""
+        images = public_dataset(Photographs() if self.aux is None else self.aux, SHAPE, NUM_CLASSES)
+        return self._loader(images, self.aux_batch_size, shuffle=True)
 
     def _loader(self, dataset: Dataset[Any], batch_size: int, *, shuffle: bool = False) -> DataLoader[Any]:
         return DataLoader(

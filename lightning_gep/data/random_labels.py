@@ -33,13 +33,22 @@ class RandomLabels(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
-        item = self.dataset[index]
-        label = int(torch.randint(self.num_classes, ()))
-        if isinstance(item, Mapping):
-            raise ConfigurationError(
-                f"RandomLabels cannot tell which entry of a dictionary ({', '.join(map(str, item))}) is the label. "
-                "Wrap a dataset whose items are x or (x, y)."
-            )
-        if isinstance(item, list):
-            return [*item[:1], label, *item[2:]]
-        return (*item[:1], label, *item[2:]) if isinstance(item, tuple) else (item, label)
+        return _relabelled(self.dataset[index], int(torch.randint(self.num_classes, ())))
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """Several at once, as a DataLoader asks for them: fast if `dataset` is."""
+        several = getattr(self.dataset, "__getitems__", None)
+        items = several(indices) if several else [self.dataset[index] for index in indices]
+        labels: list[int] = torch.randint(self.num_classes, (len(indices),)).tolist()
+        return [_relabelled(item, label) for item, label in zip(items, labels, strict=True)]
+
+
+def _relabelled(item: Any, label: int) -> Any:
+    if isinstance(item, Mapping):
+        raise ConfigurationError(
+            f"RandomLabels cannot tell which entry of a dictionary ({', '.join(map(str, item))}) is the label. "
+            "Wrap a dataset whose items are x or (x, y)."
+        )
+    if isinstance(item, list):
+        return [*item[:1], label, *item[2:]]
+    return (*item[:1], label, *item[2:]) if isinstance(item, tuple) else (item, label)

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_gep.gradients.batches import batch_size
+from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.interface import LossFunction
 
 ENOUGH_FOR_ROWS, ENOUGH_FOR_ACTIVATIONS = 10**8, 2 * 10**8
 """Bytes that a CPU profits from: larger pieces leave its caches and are not faster."""
 SHARE = 8
 """At most one part in so many of the free memory is taken for rows, and as much for activations."""
-MOST_RECORDS = 512
+MOST_RECORDS, RECORDS_TRIED = 512, 8
 WORKING_SPACE = 3
 """Memory of a vectorised backward pass in units of the activations an ordinary one keeps (measured: 2 to 3)."""
 
@@ -26,7 +26,8 @@ def microbatch_for(num_parameters: int, device: torch.device) -> int:
 
 def records_at_once(loss_function: LossFunction, public_batch: Any, num_parameters: int, device: torch.device) -> int:
     """Records that are differentiated together: the loss is called on public ones to see what it keeps of each."""
-    kept = kept_for_backward(loss_function, public_batch) / batch_size(public_batch)
+    some = take(public_batch, slice(0, RECORDS_TRIED))
+    kept = kept_for_backward(loss_function, some) / batch_size(some)
     return _fitting(WORKING_SPACE * kept + _row_bytes(num_parameters), _budget(device, ENOUGH_FOR_ACTIVATIONS))
 
 

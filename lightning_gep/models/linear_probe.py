@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from lightning_gep.checks import positive_integer
+from lightning_gep.models.inputs import check_inputs
 
 
 class LinearProbe(nn.Module):
@@ -17,5 +18,6 @@ class LinearProbe(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits (n × classes) for features (n × length)."""
+        check_inputs(self, features, (self.linear.in_features,))
         logits: Tensor = self.linear(features)
         return logits

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from lightning_gep.checks import positive_integer
+from lightning_gep.models.inputs import check_inputs
 
 
 class MnistCNN(nn.Module):
@@ -21,5 +22,6 @@ class MnistCNN(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (n × classes) for images (n × 1 × 28 × 28)."""
+        check_inputs(self, images, (1, 28, 28))
         logits: Tensor = self.output(self.second(self.first(images)))
         return logits

@@ -5,6 +5,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from lightning_gep.checks import positive_integer
+from lightning_gep.models.inputs import check_inputs
 
 WIDTHS = (16, 32, 64)
 BLOCKS_A_STAGE = 3
@@ -26,6 +27,7 @@ class ResNet20(nn.Module):
             "norm_groups", norm_groups, "It is the number of groups of channels that are normalised, e.g. 4."
         )
         first, second, third = WIDTHS
+        self.channels = channels
         self.input = nn.Sequential(_convolution(channels, first), nn.GroupNorm(norm_groups, first), nn.ReLU())
         self.stage1 = _stage(first, first, norm_groups)
         self.stage2 = _stage(first, second, norm_groups)
@@ -34,6 +36,7 @@ class ResNet20(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (n × classes) for images (n × channels × size × size)."""
+        check_inputs(self, images, (self.channels, None, None))
         logits: Tensor = self.output(self.stage3(self.stage2(self.stage1(self.input(images)))))
         return logits
 

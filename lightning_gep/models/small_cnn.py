@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from lightning_gep.checks import positive_integer
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.models.inputs import check_inputs
 
 NORM_GROUPS = 4
 
@@ -22,12 +23,14 @@ class SmallCNN(nn.Module):
                 raise ConfigurationError(
                     f"{name}={value} cannot be divided by 4, as pooling and GroupNorm need it. Use e.g. 16."
                 )
+        self.image_size = image_size
         self.input = _block(1, channels)
         self.middle = _block(channels, 2 * channels)
         self.output = nn.Sequential(nn.Flatten(), nn.Linear(2 * channels * (image_size // 4) ** 2, num_classes))
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (n × classes) for images (n × 1 × size × size)."""
+        check_inputs(self, images, (1, self.image_size, self.image_size))
         logits: Tensor = self.output(self.middle(self.input(images)))
         return logits
 

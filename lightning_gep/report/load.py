@@ -321,6 +321,8 @@ def data_name(config: Any) -> str:
     target = str(inner(config, "_target_") or "")
     named = str(inner(config, "name") or inner(config, "dataset") or "")
     words = f"{target.rpartition('.')[2]} {named}".lower()
+    if target.endswith("FeaturesDataModule"):  # another experiment of the paper than the images
+        return f"features of {named}"
     if re.search(r"(?<![a-z])mnist", words) and "fashion" not in words:
         return "MNIST"
     if "svhn" in words:

@@ -1,0 +1,190 @@
+"""Every experiment of the paper: its settings, and two of its steps on small files in the real formats."""
+
+import re
+from functools import cache
+from itertools import product
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from lightning_gep.cli.configs import check_keys, config_directory
+from lightning_gep.cli.job import make_trainer, train
+from lightning_gep.report.published import RESULTS
+
+CONF = config_directory()
+EXPERIMENTS = sorted(
+    path.relative_to(CONF / "experiment").with_suffix("").as_posix() for path in CONF.glob("experiment/*/*.yaml")
+)
+EPOCHS = {"mnist": {2: 50, 5: 100, 8: 200}, "cifar10": {2: 50, 5: 100, 8: 200}, "svhn": {2: 5, 5: 10, 8: 20}}
+TITLES = {"mnist": "MNIST", "svhn": "SVHN", "cifar10": "CIFAR-10"}
+SMALL = {
+    "data.batch_size": 4,
+    "data.aux_batch_size": 6,
+    "data.reserved_test_size": 6,
+    "data.network.image_size": 32,
+    "aux.count": 6,
+    "mechanism.k": 5,
+    "mechanism.num_anchors": 6,
+    "privacy.epsilon": None,
+    "privacy.noise_multiplier": 1.0,
+    "privacy.accountant": "rdp",
+    "trainer.max_steps": 2,
+    "trainer.max_epochs": 1,
+    "trainer.log_every_n_steps": 1,
+    "trainer.accelerator": "cpu",
+    "threads": 1,
+}
+trained = {}
+"""What the small versions of earlier experiments gave: many experiments differ only in what SMALL makes equal."""
+
+
+@cache
+def composed_once(name):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("train", [f"experiment={name}", "output_dir=.", "~callbacks.progress_bar"])
+
+
+def composed(name):
+    """Composing takes longer than looking at the outcome, so the tests share it."""
+    return composed_once(name).copy()
+
+
+def test_there_is_one_for_every_number_and_panel():
+    count = {folder: sum(name.startswith(f"{folder}/") for name in EXPERIMENTS) for folder in _folders()}
+    assert count == {
+        "table1": 27,
+        "linear_probe": 12,
+        "auxiliary_data": 4,
+        "anchors": 6,
+        "accuracy_against_k": 4,
+        "random_basis": 2,
+    }
+
+
+def _folders():
+    return {name.split("/")[0] for name in EXPERIMENTS}
+
+
+def small(config, directory):
+    """The experiment on few records, public images, basis vectors and steps; the noise is set, not calibrated."""
+    config.data.directory = str(directory)
+    for key, value in SMALL.items():
+        if OmegaConf.select(config, key, default="not there") != "not there":
+            OmegaConf.update(config, key, value)
+    config.logger = {}
+    return config
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_builds_as_it_stands_and_trains_for_two_steps(name, small_data, tmp_path):
+    config = composed(name)
+    check_keys(config)
+    instantiate(config.data)
+    instantiate(config.model).configure_optimizers()
+    make_trainer(config)
+    config = small(composed(name), small_data)
+    settings = OmegaConf.to_yaml(config, resolve=True)
+    if settings not in trained:
+        config.output_dir = str(tmp_path)
+        trained[settings] = train(config)
+    record = trained[settings]
+    assert (record.status, record.step, record.planned_steps) == ("finished", 2, 2)
+    assert record.privacy["noise_multiplier"] == pytest.approx(1.0)
+    assert 0 <= record.metrics["test/accuracy"] <= 1
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith("table1/")])
+def test_table_1_has_the_settings_of_the_paper(name):
+    data, mechanism, epsilon = re.fullmatch(r"table1/(\w+)_(\w+)_eps(\d)", name).groups()
+    config, epsilon = composed(name), int(epsilon)
+    assert (config.data.name, config.mechanism.mechanism, config.privacy.epsilon) == (data, mechanism, epsilon)
+    assert config.trainer.max_epochs == EPOCHS[data][epsilon]
+    assert config.privacy.delta == RESULTS[TITLES[data]].delta
+    if mechanism != "gp":
+        assert config.mechanism.k == (500 if data == "mnist" else 1000)
+    published = RESULTS[TITLES[data]].accuracies[mechanism][[2, 5, 8].index(epsilon)]
+    words = (CONF / "experiment" / f"{name}.yaml").read_text()
+    assert f"on {TITLES[data]} at ε = {epsilon}. Published: {published} %" in words
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if not name.startswith("linear_probe/")])
+def test_training_from_scratch_is_as_in_the_paper(name):
+    config = composed(name)
+    assert (config.data.batch_size, config.data.validation_size) == (1000, 0)
+    assert config.data.get("extra", False) == (config.data.name == "svhn")
+    assert config.optimizer._target_ == "torch.optim.SGD"
+    assert (config.optimizer.lr, config.optimizer.momentum, config.optimizer.weight_decay) == (0.1, 0.9, 1e-4)
+    assert (config.scheduler.at, config.scheduler.factor) == (0.5, 0.1)
+    mechanism = config.mechanism
+    if mechanism.mechanism == "gp":
+        assert mechanism.clip_norm == 10
+        return
+    assert mechanism.clip_embedding == 10
+    assert mechanism.num_anchors == config.aux.count
+    assert (mechanism.power_iterations, mechanism.refresh_every) == (1, 1)
+    assert mechanism.subspace == ("random" if name.startswith("random_basis/") else "power")
+    assert mechanism.num_anchors == (int(name.split("_m")[1]) if name.startswith("anchors/") else 2000)
+    if mechanism.mechanism == "gep":
+        assert (mechanism.clip_residual, mechanism.split, mechanism.clipping) == (2, "equal", "separate")
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith("linear_probe/")])
+def test_the_linear_probe_is_as_in_the_appendix(name):
+    mechanism, epsilon = re.fullmatch(r"linear_probe/(\w+)_eps(\w+)", name).groups()
+    config = composed(name)
+    assert (config.mechanism.mechanism, config.privacy.epsilon) == (mechanism, float(epsilon.replace("_", ".")))
+    assert (config.privacy.delta, config.aux.count, config.data.validation_size) == (1e-5, 500, 0)
+    assert config.optimizer._target_ == "torch.optim.Adam"
+    assert config.model.network.num_features == config.data.num_features
+    if mechanism != "gp":
+        assert (config.mechanism.k, config.mechanism.num_anchors) == (200, 500)
+    if mechanism == "gep":
+        assert config.mechanism.clip_residual == pytest.approx(config.mechanism.clip_embedding / 5)
+
+
+def test_the_auxiliary_data_are_compared_on_the_same_test_images():
+    sources = {
+        "test_samples": ("TestSamples", "random"),
+        "test_samples_true_labels": ("TestSamples", "true"),
+        "cifar100": ("Cifar100", "random"),
+        "imagenet": ("ImageNet", "random"),
+    }
+    for name, source in sources.items():
+        config = composed(f"auxiliary_data/{name}")
+        assert (config.aux._target_.rsplit(".")[-1], config.aux.labels) == source
+        assert (config.aux.count, config.data.reserved_test_size) == (2000, 2000)
+        assert (config.privacy.epsilon, config.trainer.max_epochs) == (8, 200)
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if "_k/" in name or "random_basis/" in name])
+def test_a_panel_over_k_is_one_sweep(name):
+    words = f"gep-train -m experiment={name}"
+    assert words in (CONF / "experiment" / f"{name}.yaml").read_text()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("train", [f"experiment={name}"], return_hydra_config=True)
+    assert config.hydra.sweeper.params == {"mechanism.k": "500,1000,1500,2000"}
+
+
+def test_every_part_is_part_of_an_experiment():
+    used = {
+        part for path in CONF.glob("experiment/*/*.yaml") for part in re.findall(r"- /(paper/\w+)", path.read_text())
+    }
+    assert used == {path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.glob("paper/*.yaml")}
+
+
+def test_the_documentation_lists_them_all():
+    """`a_{b,c}` stands for a_b and a_c."""
+    page = (CONF.parent / "docs" / "data.md").read_text()
+    listed = set()
+    for pattern in re.findall(r"^\| `(\w+/[^`]+)`", page, re.MULTILINE):
+        choices = [part.split(",") for part in re.split(r"[{}]", pattern)]
+        listed |= {"".join(parts) for parts in product(*choices)}
+    assert listed == set(EXPERIMENTS)
+    assert set(re.findall(r"experiment=(\w+/\w+)", page)) <= listed
+
+
+def test_no_file_names_a_machine():
+    for path in CONF.rglob("*.yaml"):
+        assert not re.search(r"https?://|: */(?!\w+/\w+: )[a-z]+/", path.read_text()), path
