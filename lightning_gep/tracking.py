@@ -135,6 +135,11 @@ class TrackedSubspace(Subspace):
         self._blocks: list[TrackedBlock] = []
 
     def _refresh(self, step: int, anchors: Anchors) -> list[tuple[Tensor, float]]:
+        # The rows change in place. If a refresh is cut off, half of them may have changed, and no bound holds: so there is
+        # no basis until it is done, none goes into a checkpoint, and the next refresh begins with nothing.
+        if self.basis is None:
+            self._blocks = []
+        self.basis = None
         kept = self.decay ** max(1, step - self._refreshed_at)
         for block in self._blocks:
             block.covariance = block.covariance * kept

@@ -175,6 +175,28 @@ def test_a_small_rest_is_freed_of_what_rounding_left_in_it():
     assert basis.defect < 2e-5, "one projection alone leaves ten times as much, and another pass over all rows to do"
 
 
+def test_a_refresh_that_was_cut_off_leaves_no_basis_behind(monkeypatch):
+    """Half of the columns are changed and half are not: orthonormal no more, and the bound does not know it."""
+    subspace = TrackedSubspace((9000,), (20,), num_anchors=20)
+    quietly_at(subspace, 0, torch.randn(20, 9000), cut=20)
+    calls, addmm = [], torch.addmm
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:  # after the projection and the first strip
+            raise KeyboardInterrupt
+        return addmm(*args, **kwargs)
+
+    monkeypatch.setattr("lightning_gep.tracking.torch.addmm", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        quietly_at(subspace, 1, torch.randn(20, 9000), cut=20)
+    monkeypatch.undo()
+    assert subspace.basis is None
+    basis = quietly_at(subspace, 1, torch.randn(30, 9000), cut=30)
+    truth = torch.linalg.eigvalsh(gram(basis.blocks[0]) - torch.eye(20)).abs().max()
+    assert float(truth) <= basis.defect < 1e-4
+
+
 def test_large_gradients_of_the_first_steps_are_not_remembered_longer_than_others():
     """Gradients often shrink a hundredfold in the first steps; their squares would outweigh all that follow."""
     old, new = orthonormal_rows(5, 100, torch.float32), orthonormal_rows(5, 100, torch.float32)
