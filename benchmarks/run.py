@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from rich.progress import Progress
 
+from benchmarks.contenders import CONTENDERS
 from benchmarks.limit import matmul_speed, seconds_at_the_limit
 from benchmarks.machine import description
 from benchmarks.measure import laps
@@ -25,7 +26,6 @@ from benchmarks.tables import markdown
 from lightning_gep.settings import DEFAULT_ANCHORS, DEFAULT_REFRESH
 
 HERE = Path(__file__).parent
-CONTENDERS = ("plain", "opacus_hooks", "opacus_ghost", "gp", "bgep", "gep", "gep_auto", "gep_cold", "paper")
 REFRESHED = {"bgep", "gep", "gep_auto"}
 """Whose basis is refreshed once in several steps: only whole laps of them can be compared."""
 SLOW = {"gep_cold", "paper"}

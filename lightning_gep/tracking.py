@@ -135,8 +135,8 @@ class TrackedSubspace(Subspace):
         self._blocks: list[TrackedBlock] = []
 
     def _refresh(self, step: int, anchors: Anchors) -> list[tuple[Tensor, float]]:
-        # The rows change in place. If a refresh is cut off, half of them may have changed, and no bound holds: so there is
-        # no basis until it is done, none goes into a checkpoint, and the next refresh begins with nothing.
+        # The rows change in place. If a refresh is cut off, half of them may have changed, and no bound holds: so there
+        # is no basis until it is done, none goes into a checkpoint, and the next refresh begins with nothing.
         if self.basis is None:
             self._blocks = []
         self.basis = None

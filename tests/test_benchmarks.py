@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.contenders import CONTENDERS as MEASURED
 from benchmarks.measure import Clock, laps, memory_mb
 from benchmarks.paper_reference import PaperStep, gram_schmidt, power_iteration
 from benchmarks.plots import draw_scaling, draw_settings
@@ -91,7 +90,7 @@ def test_every_point_of_the_scaling_curves_can_be_measured():
         for curve in curves.values():
             for _, (contender, setting, changes) in curve:
                 changed = replace(SETTINGS[setting], **changes)
-                assert contender in MEASURED
+                assert contender in CONTENDERS
                 assert changed.k <= changed.groups().num_parameters
                 assert changed.m >= changed.k or contender != "paper"
 

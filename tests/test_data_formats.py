@@ -51,7 +51,8 @@ def test_svhn_calls_the_digit_0_by_its_name_and_has_extra_images(tmp_path):
 
 
 def test_torchvision_reads_the_same(small_data, tmp_path, monkeypatch):
-    datasets = pytest.importorskip("torchvision.datasets")
+    from torchvision import datasets
+
     data_files.write_mnist(tmp_path / "MNIST" / "raw", compressed=False)  # as torchvision leaves them
     for module in (datasets.cifar, datasets.svhn):
         monkeypatch.setattr(module, "check_integrity", lambda *_: True)  # it knows the checksums of the real files

@@ -202,7 +202,7 @@ def test_a_missing_data_set_says_what_to_put_where(name, settings, message, tmp_
 @pytest.fixture
 def mirror(tmp_path, monkeypatch):
     """A web server where torchvision finds MNIST, with the checksums of our small files."""
-    datasets = pytest.importorskip("torchvision.datasets")
+    from torchvision import datasets
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_):

@@ -42,7 +42,6 @@ def test_images_are_greyed_and_resized_once(tmp_path, monkeypatch):
 
 
 def test_imagenet_as_torchvision_leaves_it(tmp_path):
-    pytest.importorskip("torchvision")
     data_files.write_imagenet(tmp_path / "imagenet", each=4)
     records = ImageNet(str(tmp_path), count=None).records(COLOUR)
     assert len(records) == 12

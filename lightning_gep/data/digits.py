@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lightning_gep.checks import positive_integer, whole_number
+from lightning_gep.data.loaders import make_loader
 from lightning_gep.data.photographs import Photographs
 from lightning_gep.data.public import PublicImages, public_dataset
 from lightning_gep.errors import ConfigurationError
@@ -65,29 +66,20 @@ class DigitsDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Private records."""
-        return self._loader(self.train, self.batch_size, shuffle=True)
+        return make_loader(self.train, self.batch_size, self.num_workers, shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Records that are not trained on, to choose hyper-parameters with."""
-        return self._loader(self.validation, NUM_VALIDATION)
+        return make_loader(self.validation, NUM_VALIDATION, self.num_workers)
 
     def test_dataloader(self) -> DataLoader[Any]:
         """Records for the figure that is reported, and for nothing else."""
-        return self._loader(self.test, NUM_TEST)
+        return make_loader(self.test, NUM_TEST, self.num_workers)
 
     def aux_dataloader(self) -> DataLoader[Any]:
         """Public images in the structure of the training batches, labelled at random unless `aux` says otherwise."""
         images = public_dataset(Photographs() if self.aux is None else self.aux, SHAPE, NUM_CLASSES)
-        return self._loader(images, self.aux_batch_size, shuffle=True)
-
-    def _loader(self, dataset: Dataset[Any], batch_size: int, *, shuffle: bool = False) -> DataLoader[Any]:
-        return DataLoader(
-            dataset,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-        )
+        return make_loader(images, self.aux_batch_size, self.num_workers, shuffle=True)
 
 
 def _split(rows: Tensor, labels: Tensor, size: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from lightning_gep.checks import positive_integer, whole_number
 from lightning_gep.data.image_sets import image_set
+from lightning_gep.data.loaders import make_loader
 from lightning_gep.data.loading import Store
 from lightning_gep.data.public import PublicImages, TestSamples, labelled, public_dataset
 from lightning_gep.data.records import ArrayRecords, ImageRecords
@@ -98,15 +99,15 @@ class ImageDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         """Private records."""
         assert self.train is not None
-        return self._loader(self.train, self.batch_size, shuffle=True)
+        return make_loader(self.train, self.batch_size, self.num_workers, shuffle=True)
 
     def val_dataloader(self) -> Any:
         """Records that are not trained on, to choose hyper-parameters with."""
-        return self._loader(self.validation, EVALUATION_BATCH)
+        return make_loader(self.validation, EVALUATION_BATCH, self.num_workers)
 
     def test_dataloader(self) -> DataLoader[Any]:
         """Records for the figure that is reported, and for nothing else."""
-        return self._loader(self.test, EVALUATION_BATCH)
+        return make_loader(self.test, EVALUATION_BATCH, self.num_workers)
 
     def aux_dataloader(self) -> DataLoader[Any]:
         """Public records in the structure of the training batches."""
@@ -119,7 +120,7 @@ class ImageDataModule(LightningDataModule):
             public = labelled(Subset(self._test_records, rows), self.aux.labels, self.image_set.num_classes)
         else:
             public = self.load_public(self.aux)
-        return self._loader(public, self.aux_batch_size, shuffle=True)
+        return make_loader(public, self.aux_batch_size, self.num_workers, shuffle=True)
 
     def _checked_sizes(self, records: int, tests: int) -> int:
         """The number of test images to keep out of the evaluation, if all sizes go with each other."""
@@ -138,12 +139,3 @@ class ImageDataModule(LightningDataModule):
         if size >= tests:
             raise ConfigurationError(f"{name}={size} leaves none of the {tests} test images to test on. Use fewer.")
         return size
-
-    def _loader(self, dataset: Dataset[Any], batch_size: int, *, shuffle: bool = False) -> DataLoader[Any]:
-        return DataLoader(
-            dataset,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-        )
