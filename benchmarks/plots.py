@@ -11,6 +11,8 @@ from benchmarks.tables import NAMES
 matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text: smaller, and it can be searched
 matplotlib.rcParams["svg.hashsalt"] = "benchmarks"  # the same figures give the same file
 COLOURS = {
+    "gradients": "#c9c9c9",
+    "gradients_each": "#b5c7d9",
     "plain": "#8a8a8a",
     "opacus_hooks": "#c1666b",
     "opacus_ghost": "#e4b363",
@@ -18,6 +20,7 @@ COLOURS = {
     "bgep": "#6b9080",
     "gep": "#1d3557",
     "gep_auto": "#457b9d",
+    "gep_even": "#2a9d8f",
     "gep_cold": "#9a6fb0",
     "paper": "#d1495b",
 }

@@ -22,13 +22,20 @@ from torch import Tensor, nn
 from benchmarks.machine import description
 from lightning_gep.basis import Basis
 from lightning_gep.gradients.functional import FunctionalGradients
-from lightning_gep.groups import ParameterGroups
+from lightning_gep.groups import Grouping, ParameterGroups
 from lightning_gep.models.resnet20 import ResNet20
 from lightning_gep.subspace import PowerSubspace
 from lightning_gep.tracking import TrackedSubspace
 
-SCHEDULES = [(1, 25, 0.95), (1, 50, 0.95), (1, 50, 0.98), (1, 100, 0.95), (2, 100, 0.95), (4, 200, 0.95)]
-"""Steps between refreshes, anchors of a refresh, decay a step."""
+SCHEDULES: list[tuple[int, int, float, Grouping]] = [
+    (1, 25, 0.95, "tree"),
+    (1, 50, 0.95, "tree"),
+    (1, 50, 0.98, "tree"),
+    (1, 100, 0.95, "tree"),
+    (2, 100, 0.95, "tree"),
+    (1, 50, 0.95, 5),
+]
+"""Steps between refreshes, anchors of a refresh, decay a step, groups."""
 COLD = "cold start, 2000 anchors"
 BATCH, MEASURED, COLD_ANCHORS, CLASSES = 250, 2000, 2000, 10
 MICROBATCH = 125
@@ -47,7 +54,13 @@ class Trial:
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
         self.groups = ParameterGroups.from_module(self.network)
         self.gradients = FunctionalGradients(self.network, self._loss, self.groups)
-        self.sizes, self.quotas = self.groups.sizes, self.groups.quotas(k)
+        self.k = k
+
+    def shape(self, grouping: Grouping) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Sizes and quotas of the groups; every grouping has the parameters in the same order."""
+        groups = ParameterGroups.from_module(self.network, grouping)
+        assert list(groups.shapes) == list(self.groups.shapes)
+        return groups.sizes, groups.quotas(self.k)
 
     def _loss(self, batch: Any) -> Tensor:
         return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
@@ -131,13 +144,16 @@ def main() -> None:
 
 def followed(trial: Trial, begin: int, steps: int) -> dict[str, dict[str, float]]:
     """The errors after `steps` of training that every schedule followed, with the CPU seconds of a step it took."""
-    first = TrackedSubspace(trial.sizes, trial.quotas, num_anchors=sum(trial.quotas))
-    first.at_step(begin, trial.anchors(first.num_anchors))
+    groupings = dict.fromkeys(grouping for *_, grouping in SCHEDULES)
+    first = {grouping: TrackedSubspace(*trial.shape(grouping), num_anchors=trial.k) for grouping in groupings}
+    for subspace in first.values():
+        subspace.at_step(begin, trial.anchors(subspace.num_anchors))
     followers = {}
-    for every, anchors, decay in SCHEDULES:
-        subspace = TrackedSubspace(trial.sizes, trial.quotas, num_anchors=anchors, decay=decay, refresh_every=every)
-        subspace.load_state_dict(first.state_dict())
-        followers[f"every {every}, {anchors} anchors, decay {decay}"] = subspace
+    for every, anchors, decay, grouping in SCHEDULES:
+        subspace = TrackedSubspace(*trial.shape(grouping), num_anchors=anchors, decay=decay, refresh_every=every)
+        subspace.load_state_dict(first[grouping].state_dict())
+        followers[f"every {every}, {anchors} anchors, decay {decay}, groups {grouping}"] = subspace
+    del first
     seconds = dict.fromkeys(followers, 0.0)
     for step in range(begin + 1, begin + steps + 1):
         trial.step()
@@ -145,8 +161,11 @@ def followed(trial: Trial, begin: int, steps: int) -> dict[str, dict[str, float]
             start = time.process_time()
             subspace.at_step(step, trial.anchors(subspace.num_anchors))
             seconds[name] += time.process_time() - start
-    cold = PowerSubspace(trial.sizes, trial.quotas).at_step(begin + steps, trial.anchors(COLD_ANCHORS))
-    errors = trial.errors({**{name: subspace.current for name, subspace in followers.items()}, COLD: cold})
+    bases = {name: subspace.current for name, subspace in followers.items()}
+    for grouping in groupings:
+        cold = PowerSubspace(*trial.shape(grouping)).at_step(begin + steps, trial.anchors(COLD_ANCHORS))
+        bases[f"{COLD}, groups {grouping}"] = cold
+    errors = trial.errors(bases)
     return {name: {**error, "cpu_seconds_a_step": seconds.get(name, 0.0) / steps} for name, error in errors.items()}
 
 

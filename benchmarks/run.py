@@ -26,7 +26,7 @@ from benchmarks.tables import markdown
 from lightning_gep.settings import DEFAULT_ANCHORS, DEFAULT_REFRESH
 
 HERE = Path(__file__).parent
-REFRESHED = {"bgep", "gep", "gep_auto"}
+REFRESHED = {"bgep", "gep", "gep_auto", "gep_even"}
 """Whose basis is refreshed once in several steps: only whole laps of them can be compared."""
 SLOW = {"gep_cold", "paper"}
 
@@ -35,12 +35,19 @@ def main() -> None:
     """Measure, and write JSON, a table and a picture."""
     options = parse()
     settings = [s for s in (QUICK if options.quick else FULL) if not options.settings or s.name in options.settings]
-    results = {"date": str(date.today()), "threads": torch.get_num_threads(), "machine": description(), "settings": {}}
+    name = "quick" if options.quick else "latest"
+    file = options.output / f"{name}.json"
+    kept = json.loads(file.read_text())["settings"] if options.settings and file.exists() else {}
+    results = {
+        "date": str(date.today()),
+        "threads": torch.get_num_threads(),
+        "machine": description(),
+        "settings": kept,
+    }
     for setting in settings:
         results["settings"][setting.name] = measure(setting, options.repetitions, quick=options.quick)
         options.output.mkdir(parents=True, exist_ok=True)
-        name = "quick" if options.quick else "latest"
-        (options.output / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
+        file.write_text(json.dumps(results, indent=2) + "\n")
         (options.output / f"{name}.md").write_text(markdown(results))
         draw_settings(results, options.output / f"{name}.svg")
     print(markdown(results))
@@ -51,7 +58,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small settings, one repetition: about a minute")
     parser.add_argument("--repetitions", type=int, default=None, help="interleaved repetitions (default 3; quick: 1)")
-    parser.add_argument("--settings", nargs="*", default=[], help="names of the settings to measure")
+    parser.add_argument("--settings", nargs="*", default=[], help="only these settings; the others' figures stay")
     parser.add_argument("--output", type=Path, default=HERE / "results", help="where the figures go")
     options = parser.parse_args()
     options.repetitions = options.repetitions or (1 if options.quick else 3)
@@ -85,7 +92,7 @@ def steps_of(contender: str, *, quick: bool) -> int:
     """Steps that are timed, after one that is not."""
     if contender in REFRESHED:
         return DEFAULT_REFRESH * (1 if quick else 2)
-    return 1 if contender in SLOW else 2
+    return 1 if quick or contender in SLOW else 2
 
 
 def in_a_process(contender: str, setting: Setting, steps: int, **changes: int | str) -> dict[str, Any]:

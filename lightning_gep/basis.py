@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.orthonormal import COLUMNS, gram, spectral_defect
+from lightning_gep.orthonormal import gram, spectral_defect
+from lightning_gep.strips import strips_in_float64
 
 STRIP = 512
 """Columns multiplied at a time in the gradients' own precision; the strips' products are added in float64."""
@@ -94,10 +95,12 @@ class Basis:
 
     def expand(self, embedding: Tensor) -> Tensor:
         """wB in float64 for one embedding: exact enough to be subtracted before any noise is added."""
-        parts = []
-        for block, coordinates in zip(self.blocks, embedding.double().split(self.dimensions), strict=True):
-            parts += [coordinates @ strip.double() for strip in block.split(COLUMNS, dim=1)]
-        return torch.cat(parts)
+        expanded = embedding.new_empty(self.num_parameters, dtype=torch.float64)
+        coordinates = embedding.double().split(self.dimensions)
+        for block, own, part in zip(self.blocks, coordinates, expanded.split(self.sizes), strict=True):
+            for columns, strip in strips_in_float64(block):
+                torch.mv(strip.T, own, out=part[columns])
+        return expanded
 
 
 @contextmanager

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from lightning_gep.basis import Basis
-from lightning_gep.orthonormal import COLUMNS
 from lightning_gep.release import Release
+from lightning_gep.strips import strips_in_float64
 
 MARGIN = 1e-4
 """Rows are clipped to S·(1−MARGIN). That covers the rounding of factors and float64 sums, and that a product of float32
@@ -21,8 +21,8 @@ def row_norms(rows: Tensor) -> Tensor:
     Not finite where the row is not, and for float64 rows above 1e154, whose squares overflow.
     """
     squares = rows.new_zeros(len(rows), dtype=torch.float64)
-    for strip in rows.split(COLUMNS, dim=1):
-        squares += torch.linalg.vector_norm(strip.double(), dim=1) ** 2
+    for _, strip in strips_in_float64(rows):
+        squares += torch.linalg.vector_norm(strip, dim=1) ** 2
     return squares.sqrt()
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from lightning_gep.basis import Basis
 from lightning_gep.clipping import clip_factors, residual_norm_bound, row_norms
 from lightning_gep.noise import Noise
-from lightning_gep.orthonormal import COLUMNS
 from lightning_gep.release import Part, Release
+from lightning_gep.strips import strips_in_float64
 from lightning_gep.subspace import Anchors, BasisSource
 
 
@@ -105,11 +105,12 @@ class Sums:
 
 def weighted_sum(factors: Tensor, rows: Tensor, used: Tensor) -> Tensor:
     """Σ factorᵢ·rowᵢ over the rows that are `used`, in float64, a strip of columns at a time."""
-    strips = rows.split(COLUMNS, dim=1)
-    # Nearly always all are used. A CPU saves a copy by asking; any other device would have to be waited for.
-    if rows.device.type == "cpu" and bool(used.all()):
-        return torch.cat([factors @ strip.double() for strip in strips])
-    return torch.cat([factors @ torch.where(used[:, None], strip, 0.0).double() for strip in strips])
+    total = rows.new_empty(rows.shape[1], dtype=torch.float64)
+    # Nearly always all are used. A CPU saves a pass by asking; any other device would have to be waited for.
+    all_used = rows.device.type == "cpu" and bool(used.all())
+    for columns, strip in strips_in_float64(rows):
+        torch.mv((strip if all_used else torch.where(used[:, None], strip, 0.0)).T, factors, out=total[columns])
+    return total
 
 
 def perturb(total: Tensor, part: Part | None, noise: Noise, step: int, name: str) -> Tensor | None:

@@ -8,8 +8,8 @@ hold (plain Cholesky-QR breaks down); float64 can. Fallback: Householder QR in f
 import torch
 from torch import Tensor
 
-COLUMNS = 4096
-"""Width of the strips in which wide matrices are converted to float64."""
+from lightning_gep.strips import COLUMNS, strips_in_float64
+
 ROWS = 128
 """Rows of the blocks in which the upper half of a Gram matrix is computed."""
 LARGEST_ENTRY = {torch.float32: 1e-6, torch.float64: 1e-13}
@@ -71,8 +71,7 @@ def rescaled(rows: Tensor, scale: float) -> Tensor:
 def gram(rows: Tensor) -> Tensor:
     """Products of all pairs of rows in float64, a strip of columns at a time; each pair is multiplied once."""
     products = torch.zeros(rows.shape[0], rows.shape[0], dtype=torch.float64, device=rows.device)
-    for strip in rows.split(COLUMNS, dim=1):
-        wide = strip.double()
+    for _, wide in strips_in_float64(rows):
         for start in range(0, len(rows), ROWS):
             end = start + ROWS
             products[start:end, start:].addmm_(wide[start:end], wide[start:].T)
@@ -98,9 +97,14 @@ def largest_overlap(rows: Tensor, others: Tensor) -> float:
     if not len(rows) or not len(others):
         return 0.0
     products = torch.zeros(len(rows), len(others), dtype=torch.float64, device=rows.device)
-    for strip, other in zip(rows.split(COLUMNS, dim=1), others.split(COLUMNS, dim=1), strict=True):
-        products.addmm_(strip.double(), other.double().T)
-    rounding = (rows.shape[1] + len(rows)) * (len(rows) * len(others)) ** 0.5 * torch.finfo(torch.float64).eps
+    for _, both in strips_in_float64(rows, others):
+        products.addmm_(both[: len(rows)], both[len(rows) :].T)
+    return overlap_bound(products, rows.shape[1])
+
+
+def overlap_bound(products: Tensor, columns: int) -> float:
+    """An upper bound on ‖QDᵀ‖₂ from that product in float64, of rows with so many columns and about unit length."""
+    rounding = (columns + len(products)) * products.numel() ** 0.5 * torch.finfo(torch.float64).eps
     return float(torch.linalg.matrix_norm(products, ord=2)) + 2 * rounding
 
 

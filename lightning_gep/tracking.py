@@ -11,9 +11,9 @@ from lightning_gep.basis import Basis, full_precision
 from lightning_gep.checks import positive_integer
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.orthonormal import (
-    COLUMNS,
     largest_overlap,
     orthonormalise,
+    overlap_bound,
     polish,
     reflector,
     rescaled,
@@ -21,6 +21,7 @@ from lightning_gep.orthonormal import (
     rounding_of_rows,
     scale_of,
 )
+from lightning_gep.strips import strips_in_float64
 from lightning_gep.subspace import Anchors, Subspace, finite_parts
 
 LOOSEST = {torch.float32: 1e-4, torch.float64: 1e-9}
@@ -61,37 +62,40 @@ class TrackedBlock:
             return
         gradients = rescaled(gradients, scale)
         inside, outside = _split(gradients, self.rows)
-        directions, defect, overlap = _directions(outside, self.rows)
+        directions, defect = _directions(outside, self.rows)
         coordinates = torch.cat([inside, outside @ directions.T], dim=1).double()
         covariance = weight * scale**2 * (coordinates.T @ coordinates)
         old, room = len(self.covariance), len(self.storage)
         covariance[:old, :old] += self.covariance
-        self.defect = max(self.defect, defect) + overlap
         if len(covariance) > room:
             given_up = torch.linalg.eigh(covariance).eigenvectors[:, : len(covariance) - room]
-            covariance = self._give_up(given_up, directions, covariance)
+            self._replace(given_up, directions, covariance, defect)
         else:
+            self.defect = max(self.defect, defect) + largest_overlap(self.rows, directions)
             self.storage[old : len(covariance)] = directions
-        self.covariance = covariance
+            self.covariance = covariance
 
-    def _give_up(self, vectors: Tensor, directions: Tensor, covariance: Tensor) -> Tensor:
+    def _replace(self, vectors: Tensor, directions: Tensor, covariance: Tensor, defect: float) -> None:
         """Fill the storage with orthonormal rows of what [rows; directions] span without `vectors`, coordinates in it.
 
-        Gives the covariance in the new coordinates. The rows are computed in float64 and rounded once, so that `defect`
-        can be carried over: with N = exact rows + E, ‖NNᵀ−I‖ ≤ δ + 2‖E‖√(1+δ) + ‖E‖² where δ was the defect before.
+        `covariance` and `defect` are those of [rows; directions] and of `directions`. The rows are computed in float64
+        and rounded once, so that the defect can be carried over: with N = exact rows + E, ‖NNᵀ−I‖ ≤ δ + 2‖E‖√(1+δ) +
+        ‖E‖² where δ was the defect before. How far old and new overlap is measured on the way: the rows are converted
+        to float64 once, which is much of the cost.
         """
         room, old = len(self.storage), len(self.covariance)
         wide, factor = reflector(vectors)
         removed = wide[:room] @ factor
-        strips = zip(self.storage.split(COLUMNS, dim=1), directions.split(COLUMNS, dim=1), strict=True)
-        for strip, new in strips:
-            both = torch.cat([strip[:old], new]).double()
-            strip.copy_(torch.addmm(both[:room], removed, wide.T @ both, alpha=-1))
+        products = covariance.new_zeros(old, len(directions))
+        for columns, both in strips_in_float64(self.rows, directions):
+            products.addmm_(both[:old], both[old:].T)
+            self.storage[:, columns] = both[:room].addmm_(removed, wide.T @ both, alpha=-1)
+        self.defect = max(self.defect, defect) + overlap_bound(products, self.storage.shape[1])
         error = rounding_of_rows(self.storage, reflector_shape=(len(wide), wide.shape[1]), defect=self.defect)
         self.defect += 2 * error * (1 + self.defect) ** 0.5 + error**2
         reflected = covariance - wide @ (factor @ (wide.T @ covariance))
         reflected = reflected - ((reflected @ wide) @ factor) @ wide.T
-        return reflected[:room, :room]
+        self.covariance = reflected[:room, :room]
 
     def settle(self) -> None:
         """Where the bound on the defect has grown, make the rows orthonormal to rounding and measure it anew."""
@@ -195,18 +199,17 @@ def _split(gradients: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     return inside, outside.masked_fill_(is_rounding, 0.0)
 
 
-def _directions(outside: Tensor, rows: Tensor) -> tuple[Tensor, float, float]:
-    """An orthonormal basis of the rest, with its defect and its overlap with `rows`.
+def _directions(outside: Tensor, rows: Tensor) -> tuple[Tensor, float]:
+    """An orthonormal basis of the rest, with its defect.
 
     Where the rest was small beside what it is a rest of, rounding has left too much of the rows in it: then they are
     taken out once more.
     """
     directions, defect = orthonormalise(outside)
-    overlap = largest_overlap(rows, directions)
-    if overlap > LARGEST_OVERLAP[rows.dtype]:
-        directions, defect = orthonormalise(torch.addmm(directions, directions @ rows.T, rows, alpha=-1))
-        overlap = largest_overlap(rows, directions)
-    return directions, defect, overlap
+    products = directions @ rows.T
+    if torch.linalg.matrix_norm(products).item() > LARGEST_OVERLAP[rows.dtype]:
+        directions, defect = orthonormalise(torch.addmm(directions, products, rows, alpha=-1))
+    return directions, defect
 
 
 def sum_of_squares(rows: Tensor) -> float:

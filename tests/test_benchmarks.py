@@ -149,6 +149,6 @@ def test_the_table_has_every_contender_and_the_ratios():
     }
     machine = dict.fromkeys(("processor", "cores", "memory_gb", "torch", "lightning", "opacus"), "x")
     text = markdown({"date": "today", "threads": 2, "machine": machine, "settings": {"toy": setting}})
-    assert "| ours: **GEP** | 6.00 s [6.00, 6.00] | 6.00 | 100 MB [100, 100] | 10 MB |" in text
-    assert "GEP takes 2.00 times that" in text
-    assert "GP against them: 2.00" in text
+    assert "| ours: **GEP** | 8.00 s [8.00, 8.00] | 2.67 | 100 MB [100, 100] | 10 MB |" in text
+    assert "GEP takes 2.67 times that" in text
+    assert "GP against them: 1.50" in text

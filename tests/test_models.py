@@ -147,6 +147,18 @@ def test_the_networks_have_the_papers_sizes_and_groups(network, images, sizes):
     assert torch.allclose(network(images)[:1], alone, atol=1e-5), "a record's logits depend on itself alone"
 
 
+def test_the_mnist_network_can_be_bounded_and_blind_to_brightness_and_contrast():
+    network, images = MnistCNN(activation="tanh", normalise=True), torch.rand(3, 1, 28, 28)
+    assert torch.allclose(network(images), network(0.5 * images - 1), atol=1e-3)
+    assert network.first(100 * images).abs().max() <= 1
+    plain = MnistCNN(activation="tanh")
+    plain.load_state_dict(network.state_dict())
+    by_hand = (images - images.mean(dim=(1, 2, 3), keepdim=True)) / images.std(
+        dim=(1, 2, 3), correction=0, keepdim=True
+    )
+    assert torch.allclose(network(images), plain(by_hand), atol=1e-3)
+
+
 def test_a_shortcut_of_the_resnet_takes_every_second_pixel_and_pads_channels_with_zeros():
     block, x = Block(16, 32, norm_groups=4), torch.randn(2, 16, 8, 8)
     shortcut = block._shortcut(x)
@@ -161,6 +173,7 @@ def test_a_shortcut_of_the_resnet_takes_every_second_pixel_and_pads_channels_wit
     [
         (ResNet20, {"norm_groups": 0}),
         (MnistCNN, {"num_classes": 0}),
+        (MnistCNN, {"activation": "softmax"}),
         (LinearProbe, {"num_features": -1}),
         (TextEncoder, {"heads": 7}),
     ],

@@ -12,6 +12,7 @@ from lightning_gep.orthonormal import (
     rounding_of_rows,
     spectral_defect,
 )
+from lightning_gep.strips import strips_in_float64
 from tests.reference import orthonormal_rows, principal_rows, span_distance
 
 
@@ -130,3 +131,14 @@ def test_rounding_of_rows_covers_what_rounding_does():
     error = torch.linalg.matrix_norm(exact.float().double() - exact, ord=2)
     bound = rounding_of_rows(exact.float(), reflector_shape=(60, 10), defect=0.0)
     assert float(error) <= bound <= 1e-6
+
+
+def test_strips_are_the_columns_of_all_parts_in_float64():
+    top, bottom = torch.randn(3, 10_000), torch.randn(2, 10_000)
+    strips = [(columns, strip.clone()) for columns, strip in strips_in_float64(top, bottom)]
+    assert [columns.stop - columns.start for columns, _ in strips] == [4096, 4096, 1808]
+    assert torch.equal(torch.cat([strip for _, strip in strips], dim=1), torch.cat([top, bottom]).double())
+
+
+def test_strips_share_their_memory():
+    assert len({strip.data_ptr() for _, strip in strips_in_float64(torch.randn(3, 10_000))}) == 1

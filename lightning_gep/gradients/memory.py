@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.interface import LossFunction
 
-ENOUGH_FOR_ROWS, ENOUGH_FOR_ACTIVATIONS = 10**8, 2 * 10**8
+ENOUGH_FOR_ROWS, ENOUGH_FOR_ACTIVATIONS = 10**8, 3 * 10**8
 """Bytes that a CPU profits from: larger pieces leave its caches and are not faster."""
 SHARE = 8
 """At most one part in so many of the free memory is taken for rows, and as much for activations."""
