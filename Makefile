@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DATA ?= data
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train bench lint types unit test clean
+.PHONY: help setup train results bench lint types unit test clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
@@ -19,6 +20,9 @@ $(INSTALLED): pyproject.toml
 
 train: setup  ## the default job: handwritten digits at ε = 8
 	$(BIN)/gep-train
+
+results: setup  ## the tables of the paper in docs/results: runs what is missing, on data from DATA=directory
+	$(BIN)/python -m recipes.results --data-directory $(DATA)
 
 bench: setup  ## seconds and memory of a private step, beside what a user would pick instead; for an idle machine
 	$(BIN)/python -m benchmarks.run

@@ -72,7 +72,7 @@ class SweepMonitor:
         for number, (job, run) in enumerate(zip(jobs, runs, strict=True), 1):
             status = status_of(run)
             if self._seen[job] != status:
-                figures = "" if run is None or status == "running" else f": {', '.join(_figures(run))}"
+                figures = "" if run is None or status == "running" else f": {', '.join(figures_of(run))}"
                 self.console.print(Text(f"[{number}/{len(jobs)}] {status} {job}{figures}"), soft_wrap=True)
             self._seen[job] = status
 
@@ -108,7 +108,8 @@ def _cells(run: RunRecord) -> list[str]:
     return [steps, epsilon, *accuracies, f"{run.seconds:.0f} s"]
 
 
-def _figures(run: RunRecord) -> list[str]:
+def figures_of(run: RunRecord) -> list[str]:
+    """The row of a job in words; of one that failed, why."""
     steps, epsilon, validation, test, time = _cells(run)
     found = [f"{steps} steps", f"ε {epsilon}", f"validation {validation}", f"test {test}", time]
     return [run.error or ""] if run.status == "failed" else found

@@ -10,7 +10,7 @@ from lightning_gep.data.formats import idx, npz, svhn
 from lightning_gep.data.formats.cifar import CIFAR10, CIFAR100
 from lightning_gep.data.formats.image_files import Shape
 from lightning_gep.data.formats.source import Source
-from lightning_gep.errors import ConfigurationError
+from lightning_gep.errors import NOT_IN_DIRECTORY, ConfigurationError
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ImageSet:
     def missing(self, directory: Path, part: str) -> ConfigurationError:
         """What to say where a part is not found."""
         return ConfigurationError(
-            f"{self.title} ({part}) is not in directory={str(directory)!r}: put {self.name}_{part}.npz or "
+            f"{self.title} ({part}) {NOT_IN_DIRECTORY}{str(directory)!r}: put {self.name}_{part}.npz or "
             f"{self.parts[part]} there, or set data.download=true."
         )
 

@@ -16,7 +16,7 @@ from lightning_gep.data.loading import Store
 from lightning_gep.data.public import PublicImages, label_choice
 from lightning_gep.data.records import ImageRecords
 from lightning_gep.data.splits import drawn_rows
-from lightning_gep.errors import ConfigurationError
+from lightning_gep.errors import NOT_IN_DIRECTORY, ConfigurationError
 
 
 class CachedImages(PublicImages):
@@ -95,7 +95,7 @@ class ImageNet(CachedImages):
         root = self.store.directory / "imagenet"
         if not root.is_dir():
             raise ConfigurationError(
-                f"ImageNet is not in directory={str(self.store.directory)!r}: put imagenet32_aux.npz there, or "
+                f"ImageNet {NOT_IN_DIRECTORY}{str(self.store.directory)!r}: put imagenet32_aux.npz there, or "
                 "ImageNet as torchvision reads it into a folder imagenet there, or use aux=imagenet_folder "
                 "aux.directory=<a folder of images>."
             )

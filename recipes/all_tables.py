@@ -1,0 +1,39 @@
+"""Every table and figure that training runs give, in the order of the page; and which run is worth more than which."""
+
+from recipes import (
+    accuracy_against_k,
+    anchors,
+    auxiliary_data,
+    first_epochs,
+    linear_probe,
+    mnist_epsilon2,
+    random_basis,
+    table1,
+)
+from recipes.running.cells import Run
+
+TABLES = (
+    table1.TABLE,
+    mnist_epsilon2.TABLE,
+    linear_probe.TABLE,
+    first_epochs.TABLE,
+    auxiliary_data.TABLE,
+    anchors.TABLE,
+    accuracy_against_k.TABLE,
+    random_basis.TABLE,
+)
+
+
+def runs_in_order() -> list[Run]:
+    """All runs: those first that say most for their time, those that take days last."""
+    first = [
+        *table1.TABLE.runs(["mnist_*_eps2"], seeds=[0]),
+        *mnist_epsilon2.TABLE.runs(mnist_epsilon2.BEST, seeds=[0]),
+        *linear_probe.TABLE.runs(),
+        *first_epochs.TABLE.runs(),
+        *table1.TABLE.runs(["mnist_*_eps2"]),
+        *mnist_epsilon2.TABLE.runs(),
+        *table1.TABLE.runs(["mnist_*"]),
+        *table1.TABLE.runs(["svhn_ordinary_*"]),
+    ]
+    return list(dict.fromkeys([*first, *(run for table in TABLES for run in table.runs())]))

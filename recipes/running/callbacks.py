@@ -1,0 +1,70 @@
+"""What the runs of recipes do beside training: look at the test images now and then, and save when they are stopped."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
+
+from lightning_gep.cli.progress import last_checkpoint
+from lightning_gep.strategy import GEPStrategy
+
+
+class AccuracyCurve(Callback):
+    """Logs test/accuracy some `points` times over training, to draw a curve. Nothing is chosen by it."""
+
+    def __init__(self, points: int = 20) -> None:
+        self.points = points
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.is_global_zero and trainer.global_step % self._every(trainer) == 0:
+            accuracy = accuracy_now(trainer, pl_module)
+            for logger in trainer.loggers:
+                logger.log_metrics({"test/accuracy": accuracy}, step=trainer.global_step)
+                logger.save()
+
+    def _every(self, trainer: Trainer) -> int:
+        """Steps from one look to the next; a run without an end has one an epoch."""
+        account = trainer.strategy.privacy if isinstance(trainer.strategy, GEPStrategy) else None
+        planned = None if account is None else account.plan.planned_steps
+        return int(trainer.num_training_batches) if planned is None else max(1, planned // self.points)
+
+
+class SaveWhenInterrupted(Callback):
+    """Saves the newest checkpoint when the run is interrupted: continued, it has lost a step at most, not an epoch."""
+
+    def __init__(self) -> None:
+        self._training = False
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Before this a checkpoint would have no privacy state, and would take the place of one that has.
+        self._training = True
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._training = False
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        path = last_checkpoint(trainer)
+        if self._training and isinstance(exception, KeyboardInterrupt) and path is not None:
+            trainer.save_checkpoint(path)
+
+
+def accuracy_now(trainer: Trainer, module: LightningModule) -> float:
+    """The share of test images that the weights of this moment classify rightly."""
+    modes = {part: part.training for part in module.modules()}
+    right = seen = 0
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # a loader takes a random number whenever it is read
+        module.eval()
+        for number, (inputs, labels) in enumerate(trainer.datamodule.test_dataloader()):  # type: ignore[attr-defined]
+            classes = module.predict_step(inputs.to(module.device), number)
+            right += int((classes.cpu() == labels).sum())
+            seen += len(labels)
+    for part, mode in modes.items():
+        part.training = mode
+    return right / seen

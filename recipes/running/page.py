@@ -1,0 +1,90 @@
+"""The page of all results. The same results always give the same text."""
+
+from collections import Counter
+from pathlib import Path
+
+from lightning_gep.report.text import counted
+from recipes.all_tables import TABLES
+from recipes.running.cells import Table
+from recipes.running.outcome import RESULTS, Result, results_of
+from recipes.running.overview import README, overview
+from recipes.running.page_table import section
+
+PAGE = "README.md"
+INTRODUCTION = """\
+# The paper, reproduced
+
+Written by `python -m recipes.results` from the files in `runs/`; a figure that is changed by hand fails a test. `make
+results DATA=directory` runs what is missing, and `recipes/README.md` tells the command of each table.
+
+- **published**: test accuracy in percent, as the paper prints it; ± where it gives a standard deviation.
+- **its true ε**: what the noise of the authors' code gives by privacy loss distributions (PLD), at the same δ, if
+  batches had been Poisson samples and embedding and residual share one sample. A dash: not recomputed, or not known.
+  The authors also picked the best checkpoint on the test set; ours is the last one.
+- **ours**: mean test accuracy in percent ± standard deviation (n − 1) over seeds; `not run` where there is no run yet.
+- **ε**: the largest that one of our runs spent, by PLD, rounded up.
+- **time**: of one run, on one thread with another run beside it, looks at the test images for the curves included.
+
+In pictures, dotted lines are published figures; curves are single runs, and nothing was chosen by looking at them.
+"""
+FIGURES = {
+    "gradient_norms": "Noise norm against gradient norm",
+    "stable_rank": "Stable rank of gradients and of residuals",
+    "projection_error": "Projection error against k",
+}
+"""Figures that are no training runs, by the recipe that draws them."""
+
+
+def write_page(output: Path = RESULTS) -> None:
+    """Write the page and its pictures; where they are the project's own, the list of recipes too."""
+    from recipes.running.plots import draw_all  # matplotlib comes with the dev extra, and takes a second
+
+    output.mkdir(parents=True, exist_ok=True)
+    draw_all(TABLES, output)
+    (output / PAGE).write_text(page(output), "utf-8")
+    if output == RESULTS:
+        README.write_text(overview(README.read_text("utf-8"), TABLES), "utf-8")
+
+
+def page(output: Path = RESULTS) -> str:
+    """The whole page."""
+    results = {table.name: results_of(table, output) for table in TABLES}
+    lines = INTRODUCTION.splitlines()
+    for table in TABLES:
+        lines += ["", *section(table, results[table.name], heading="## ")]
+        lines += [line for name in pictures(table, results[table.name]) for line in ("", f"![{table.title}]({name})")]
+    lines += ["", *figure_section(output)]
+    lines += ["", *machine_section([r for cells in results.values() for found in cells.values() for r in found])]
+    return "\n".join(lines) + "\n"
+
+
+def pictures(table: Table, results: dict[str, list[Result]]) -> list[str]:
+    """The files of the pictures that a table has, with the results there are."""
+    if not any(results.values()):
+        return []
+    against_k = [f"{table.name}_over_k.svg"] if any(cell.k is not None for cell in table.cells) else []
+    return [f"{table.name}.svg", *against_k]
+
+
+def figure_section(output: Path) -> list[str]:
+    """What other recipes have drawn."""
+    lines = ["## Figures that are no training runs"]
+    for name, title in FIGURES.items():
+        drawn = sorted(path.name for path in (output / "figures").glob(f"{name}*.svg"))
+        lines += ["", f"{title}, by `python -m recipes.{name}`{':' if drawn else ': not run.'}"]
+        lines += [line for file in drawn for line in ("", f"![{title}](figures/{file})")]
+    return lines
+
+
+def machine_section(results: list[Result]) -> list[str]:
+    """What the runs were made with."""
+    words = Counter(_made_with(result) for result in results)
+    lines = [f"- {counted(count, 'run')}: {made_with}" for made_with, count in sorted(words.items())]
+    return ["## Made with", "", *(lines or ["Nothing has been run yet."])]
+
+
+def _made_with(result: Result) -> str:
+    machine, versions = result["machine"], result["versions"]
+    packages = ("python", "torch", "lightning", "opacus", "dp_accounting", "lightning_gep")
+    software = ", ".join(f"{package} {versions[package]}" for package in packages)
+    return f"{machine['processor']}, {counted(machine['cores'], 'core')}, {machine['memory_gb']} GB; {software}"

@@ -1,0 +1,78 @@
+"""One table of results as Markdown: published and own figures side by side."""
+
+import statistics
+import textwrap
+from collections.abc import Callable
+
+from lightning_gep.report.text import NOTHING, duration, with_spread
+from lightning_gep.rounding import rounded_up
+from recipes.running.cells import Cell, Table
+from recipes.running.outcome import Result
+
+WIDTH = 118
+
+Column = Callable[[Cell, list[Result]], str]
+
+
+def section(table: Table, results: dict[str, list[Result]], heading: str = "") -> list[str]:
+    """One table, with the columns that there is something for."""
+    found = [result for runs in results.values() for result in runs]
+    columns: dict[str, Column] = {
+        "published, %": lambda cell, _: published(cell),
+        "its true ε": lambda cell, _: NOTHING if cell.published_epsilon is None else f"{cell.published_epsilon:g}",
+        "ours, %": lambda _, runs: accuracy(runs, "test_accuracy") or "not run",
+        "runs": lambda cell, runs: f"{len(runs)} of {len(cell.seeds)}",
+        "ε": lambda _, runs: rounded_up(max((float(run["epsilon"]) for run in runs), default=None)),
+        "steps": lambda _, runs: span([run["steps"] for run in runs]),
+        "time": lambda _, runs: duration(mean([run["seconds"] for run in runs])),
+    }
+    if any(result["validation_accuracy"] is not None for result in found):
+        columns["validation, %"] = lambda _, runs: accuracy(runs, "validation_accuracy") or NOTHING
+    if any("projection_error" in result["curves"] for result in found):
+        columns["projection error"] = lambda _, runs: errors(runs)
+    lines = [f"{heading}{table.title}", "", *textwrap.wrap(table.about, WIDTH), ""]
+    if not table.cells:
+        return [*lines, "There are no experiments for it yet."]
+    rows = [
+        [f"{cell.panel}: {cell.label}", *(column(cell, results[cell.name]) for column in columns.values())]
+        for cell in table.cells
+    ]
+    return [*lines, *markdown_table(["", *columns], rows)]
+
+
+def markdown_table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """The lines of a table."""
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def published(cell: Cell) -> str:
+    """The paper's figure."""
+    if cell.published is None:
+        return NOTHING
+    return f"{cell.published:.1f}" + ("" if cell.published_spread is None else f" ± {cell.published_spread:.2f}")
+
+
+def accuracy(runs: list[Result], which: str) -> str:
+    """Mean and deviation in percent; nothing if there is no run."""
+    values = [100 * run[which] for run in runs if run[which] is not None]
+    return with_spread(statistics.fmean(values), _deviation(values), digits=2) if values else ""
+
+
+def errors(runs: list[Result]) -> str:
+    """The smallest and the largest projection error over training."""
+    values = [value for run in runs for _, value in run["curves"].get("projection_error", ())]
+    return f"{min(values):.3f} – {max(values):.3f}" if values else NOTHING
+
+
+def span(values: list[int]) -> str:
+    """One number if all are the same, else the smallest and the largest."""
+    return " – ".join(str(value) for value in sorted({min(values), max(values)})) if values else NOTHING
+
+
+def mean(values: list[float]) -> float | None:
+    """None of nothing."""
+    return statistics.fmean(values) if values else None
+
+
+def _deviation(values: list[float]) -> float | None:
+    return statistics.stdev(values) if len(values) > 1 else None

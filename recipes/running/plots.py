@@ -1,0 +1,110 @@
+"""The results as pictures."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from recipes.running.cells import Cell, Table
+from recipes.running.outcome import Result, results_of
+from recipes.running.page import pictures
+
+COLOURS = ["#1d3557", "#c1666b", "#6b9080", "#e4b363", "#9a6fb0", "#7aa5d2", "#8a8a8a", "#2a9d8f"]
+STYLE = {
+    "svg.fonttype": "none",  # text stays text: smaller, and it can be searched
+    "svg.hashsalt": "recipes",  # the same results give the same file
+}
+ACROSS = 3
+
+
+def draw_all(tables: Sequence[Table], output: Path) -> None:
+    """The pictures of every table that has results."""
+    for table in tables:
+        results = results_of(table, output)
+        drawn = dict(zip(pictures(table, results), (draw_curves, draw_over_k), strict=False))
+        for name, draw in drawn.items():
+            draw(table, results, output / name)
+
+
+def draw_curves(table: Table, results: dict[str, list[Result]], file: Path) -> None:
+    """What the table follows over the epochs of every run, panel by panel; published figures are dotted."""
+    panels = _panels(table, results)
+    figure, axes = _canvas(len(panels))
+    colours = _colours([cell.label for cell in table.cells])
+    for axis, (title, cells) in zip(axes, panels.items(), strict=True):
+        for cell in cells:
+            colour = colours[cell.label]
+            for number, result in enumerate(results[cell.name]):
+                points = result["curves"].get(table.follows, [])
+                epochs = [step * result["sample_rate"] for step, _ in points]
+                label = cell.label if number == 0 else None
+                axis.plot(epochs, [100 * value for _, value in points], color=colour, linewidth=1.2, label=label)
+            if cell.published is not None:
+                axis.axhline(cell.published, color=colour, linestyle=":", linewidth=1)
+        _finish(axis, title, "epochs", table.follows)
+    _save(figure, file)
+
+
+def draw_over_k(table: Table, results: dict[str, list[Result]], file: Path) -> None:
+    """Mean test accuracy at the end against k, panel by panel, with the range over seeds."""
+    panels = _panels(table, results)
+    figure, axes = _canvas(len(panels))
+    colours = _colours([cell.line for cell in table.cells])
+    for axis, (title, cells) in zip(axes, panels.items(), strict=True):
+        for line in dict.fromkeys(cell.line for cell in cells):
+            found = [
+                (cell.k, [100 * result["test_accuracy"] for result in results[cell.name]])
+                for cell in cells
+                if cell.line == line and cell.k is not None
+            ]
+            middle = [statistics.fmean(values) for _, values in found]
+            below = [value - min(values) for value, (_, values) in zip(middle, found, strict=True)]
+            above = [max(values) - value for value, (_, values) in zip(middle, found, strict=True)]
+            ks = [k for k, _ in found]
+            axis.errorbar(ks, middle, [below, above], color=colours[line], marker="o", capsize=2, label=line)
+        axis.set_xticks(sorted({cell.k for cell in cells if cell.k is not None}))
+        _finish(axis, title, "basis vectors k", "test_accuracy")
+    _save(figure, file)
+
+
+def _panels(table: Table, results: dict[str, list[Result]]) -> dict[str, list[Cell]]:
+    """The cells that have results, by panel."""
+    panels: dict[str, list[Cell]] = {}
+    for cell in table.cells:
+        if results[cell.name]:
+            panels.setdefault(cell.panel, []).append(cell)
+    return panels
+
+
+def _colours(names: list[str]) -> dict[str, str]:
+    """The same name has the same colour in every panel."""
+    return dict(zip(dict.fromkeys(names), cycle(COLOURS), strict=False))
+
+
+def _canvas(panels: int) -> tuple[Figure, list[Any]]:
+    columns = min(ACROSS, panels)
+    rows = math.ceil(panels / columns)
+    figure = Figure(figsize=(4.2 * columns, 3.2 * rows))
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes[panels:]:
+        axis.remove()
+    return figure, axes[:panels]
+
+
+def _finish(axis: Any, title: str, over: str, shown: str) -> None:
+    axis.set_title(title, fontsize=10)
+    axis.set_xlabel(over)
+    axis.set_ylabel(f"{shown.replace('_', ' ')}, %")
+    axis.grid(alpha=0.25)
+    axis.legend(fontsize=7, frameon=False)
+
+
+def _save(figure: Figure, file: Path) -> None:
+    with matplotlib.rc_context(STYLE):
+        figure.tight_layout()
+        figure.savefig(file, metadata={"Date": None})

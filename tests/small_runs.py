@@ -1,0 +1,66 @@
+"""Recipes in small: a few records, public images, basis vectors and steps, in this process instead of another."""
+
+import traceback
+
+from hydra import compose, initialize_config_dir
+
+from lightning_gep.cli.configs import config_directory
+from lightning_gep.cli.train import single_job
+from lightning_gep.job_command import quoted
+from recipes.running.settings import settings_of
+
+SMALL = {
+    "data.batch_size": 4,
+    "data.aux_batch_size": 6,
+    "data.reserved_test_size": 6,
+    "data.network.image_size": 32,
+    "data.validation_size": 5,
+    "aux.count": 6,
+    "mechanism.k": 5,
+    "mechanism.num_anchors": 6,
+    "privacy.epsilon": "null",
+    "privacy.noise_multiplier": 1.0,
+    "privacy.accountant": "rdp",
+    "trainer.max_steps": 2,
+    "trainer.max_epochs": 1,
+    "trainer.log_every_n_steps": 1,
+    "trainer.accelerator": "cpu",
+}
+
+
+def small(run, **changes):
+    """The overrides that make a run small: of those above the ones that it has."""
+    settings = settings_of(run)
+    asked = {**SMALL, **changes}
+    if settings["data"]["validation_size"] == 0:
+        del asked["data.validation_size"]
+    return [f"{key}={value}" for key, value in asked.items() if _has(settings, key.split("."))]
+
+
+def _has(settings, path):
+    return path[0] in settings and (len(path) == 1 or _has(settings[path[0]], path[1:]))
+
+
+class Ended:
+    """A process that has done its work."""
+
+    def __init__(self, code):
+        self.code = code
+
+    def poll(self):
+        return self.code
+
+
+def start_here(arguments, log):
+    """As recipes.running.jobs.start does, without waiting for Lightning to be imported once more."""
+    overrides = [word for word in arguments if not word.startswith("hydra.run.dir=")]
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        config = compose("train", [*overrides, f"output_dir={quoted(str(log.parent))}"])
+    try:
+        single_job(config)
+    except SystemExit as end:
+        return Ended(end.code)
+    except Exception:
+        log.write_text(traceback.format_exc())
+        return Ended(1)
+    return Ended(0)

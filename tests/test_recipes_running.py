@@ -1,0 +1,281 @@
+"""The recipes' commands, run small: what is run, what is kept, and what happens when something goes wrong."""
+
+import importlib
+import io
+import json
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from lightning_gep import ledger
+from lightning_gep.runs import RunRecord
+from recipes import table1
+from recipes.all_tables import TABLES
+from recipes.running import command, jobs, queue
+from recipes.running.cells import Run
+from recipes.running.jobs import Job, Places
+from recipes.running.outcome import RESULTS, counts, read_result, result_file, results_of
+from recipes.running.overview import README
+from recipes.running.progress import Progress
+from recipes.running.queue import Queue
+from tests import data_files
+from tests.small_runs import small, start_here
+
+COMMANDS = re.findall(r"^\| `(python -m recipes\.(\w+) [^`]*)`", README.read_text(), re.MULTILINE)
+TABLE_COMMANDS = [(words, name) for words, name in COMMANDS if name in {table.name for table in TABLES}]
+MNIST_GP = table1.TABLE.runs(["mnist_gp_eps2"], seeds=[0])[0]
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Jobs run in this process. The list has the arguments of those that were started."""
+    seen = []
+
+    def start(arguments, log):
+        seen.append(arguments)
+        return start_here(arguments, log)
+
+    monkeypatch.setattr(jobs, "start", start)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("data")
+    data_files.write_mnist(directory)
+    data_files.write_npz(directory / "imagenet32_aux.npz", 20, labelled=False)
+    return directory
+
+
+def where(tmp_path):
+    return ["--work", str(tmp_path / "work"), "--output", str(tmp_path / "out")]
+
+
+def test_every_recipe_is_in_the_readme():
+    not_a_table = {"__init__", "all_tables", "results", "tabular", "measuring"}
+    recipes = {path.stem for path in README.parent.glob("*.py")} - not_a_table
+    assert {name for _, name in COMMANDS} == recipes
+    assert len(TABLE_COMMANDS) == len(TABLES)
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize(("words", "name"), TABLE_COMMANDS, ids=[name for _, name in TABLE_COMMANDS])
+def test_each_command_runs_as_printed(words, name, small_data, tmp_path, started, monkeypatch, capsys):
+    before = sorted(RESULTS.rglob("*"))
+    runs = importlib.import_module(f"recipes.{name}").TABLE.runs()
+    printed = words.replace("DIR", str(small_data)).split()[3:]
+    extra = small(runs[0]) if runs else []
+    chosen = ["--only", runs[0].cell.name, "--seeds", "0", *extra] if runs else []
+    monkeypatch.setattr(sys, "argv", [name, *printed, *where(tmp_path), *chosen])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module(f"recipes.{name}", run_name="__main__")
+    said = capsys.readouterr().out
+    assert end.value.code == 0, said
+    assert sorted(RESULTS.rglob("*")) == before, "a short run is no result"
+    if not runs:
+        assert "There are no experiments for it yet." in said
+        return
+    assert "Runs: 1 finished now." in said
+    assert "not run" in said
+    assert f"With {' '.join(extra)} these are no results" in said
+    result = read_result(result_file(tmp_path / "out", runs[0]))
+    assert (result["experiment"], result["extra_overrides"]) == (runs[0].cell.experiment, extra)
+    assert (result["seed"], result["steps"], result["private"]) == (0, 2, True)
+    assert [step for step, _ in result["curves"]["test_accuracy"]] == [1, 2]
+    assert result["curves"]["test_accuracy"][-1][1] == pytest.approx(result["test_accuracy"], abs=1e-6)
+    assert result["curves"]["epsilon"][-1][1] == pytest.approx(result["epsilon"], abs=1e-6)
+    assert str(tmp_path) not in json.dumps(result)
+    assert str(small_data) not in json.dumps(result)
+    assert ("projection_error" in result["curves"]) == (name == "random_basis")
+
+
+def test_what_is_there_is_not_run_again_and_other_settings_are_another_run(mnist, tmp_path, started, capsys):
+    arguments = ["--data-directory", str(mnist), *where(tmp_path), "--only", "mnist_gp_eps2", "--seeds", "0"]
+    extra = small(MNIST_GP)
+    assert command.main(table1.TABLE, [*arguments, *extra]) == 0
+    assert command.main(table1.TABLE, [*arguments, *extra]) == 0
+    assert "Runs: 1 there already." in capsys.readouterr().out
+    assert len(started) == 1
+    assert command.main(table1.TABLE, [*arguments, *small(MNIST_GP, **{"optimizer.lr": 0.2})]) == 0
+    assert len(started) == 2
+
+    result = read_result(result_file(tmp_path / "out", MNIST_GP))
+    assert result["config"]["optimizer"]["lr"] == 0.2
+    assert not counts(result, MNIST_GP)
+    assert results_of(table1.TABLE, tmp_path / "out")["mnist_gp_eps2"] == []
+    assert not Job.of(MNIST_GP, Places(mnist, tmp_path / "work", tmp_path / "out")).is_done()
+
+    own = {**result, "extra_overrides": []}
+    assert counts(own, MNIST_GP)
+    assert not counts({**own, "overrides": ["mechanism.clip_norm=1"]}, MNIST_GP)
+    assert not counts({**own, "seed": 1}, MNIST_GP)
+    assert not counts({**own, "experiment": "table1/mnist_gp_eps5"}, MNIST_GP)
+
+
+def test_missing_data_are_one_line_and_the_others_run(mnist, tmp_path, started, capsys):
+    cells = ["svhn_gp_eps2", "svhn_gp_eps5", "mnist_gp_eps2"]
+    arguments = ["--data-directory", str(mnist), *where(tmp_path), "--only", *cells, "--seeds", "0", "--jobs", "1"]
+    assert command.main(table1.TABLE, [*arguments, *small(MNIST_GP)]) == 0
+    said = capsys.readouterr().out
+    lines = [line for line in said.splitlines() if "SVHN (train) is not in directory=" in line]
+    assert [line.split(":")[0] for line in lines] == ["table1-svhn_gp_eps2-seed0", "table1-svhn_gp_eps5-seed0"]
+    assert all("put svhn_train.npz or train_32x32.mat there" in line for line in lines)
+    assert len(started) == 2, "what the first job missed, the second would miss too"
+    assert "Runs: 1 finished now, 2 without data." in said
+    assert command.main(table1.TABLE, [*arguments[:-4], "--only", "svhn_gp_eps2", *small(MNIST_GP)]) == 1
+
+
+def test_a_failed_run_says_why_and_the_exit_code_is_1(mnist, tmp_path, started, capsys):
+    arguments = ["--data-directory", str(mnist), *where(tmp_path), "--only", "mnist_gp_eps2", "--seeds", "0"]
+    too_large = small(MNIST_GP, **{"data.batch_size": 31})
+    assert command.main(table1.TABLE, [*arguments, *too_large]) == 1
+    said = capsys.readouterr().out
+    assert "table1-mnist_gp_eps2-seed0: failed. batch_size=31 is above the 30 training images" in said
+    assert "Runs: 1 failed." in said
+    assert command.main(table1.TABLE, [*arguments, *small(MNIST_GP), "trainer.max_stps=1"]) == 1
+    assert "failed. Could not override 'trainer.max_stps'" in capsys.readouterr().out
+    assert not (tmp_path / "out" / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "mnist_gpp"], "--only mnist_gpp fits no cell. There are: mnist_gp_eps2, "),
+        (["--only", "mnist_gp_eps2", "--seeds", "7"], "--seeds 7: no cell has such a seed"),
+        (["mnist_gp_eps2"], "'mnist_gp_eps2' is not an override. Write KEY=VALUE, or --only mnist_gp_eps2"),
+        (["--jobs", "0"], "--jobs 0 would run nothing"),
+        (["--output", str(RESULTS), "trainer.max_steps=2"], "runs with trainer.max_steps=2 are none. Leave --output"),
+    ],
+)
+def test_what_cannot_work_is_a_line_and_exit_code_2(arguments, message, started, capsys):
+    assert command.main(table1.TABLE, arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not started
+
+
+def test_a_dry_run_lists_runs_with_their_commands(mnist, tmp_path, started, capsys):
+    arguments = ["--data-directory", str(mnist), *where(tmp_path), "--only", "svhn_ordinary_*", "--dry-run"]
+    assert command.main(table1.TABLE, arguments) == 0
+    gp, gep = capsys.readouterr().out.splitlines()
+    assert gp.startswith("table1-svhn_ordinary_gp_eps5-seed0: not run: gep-train experiment=table1/svhn_gp_eps5 ")
+    assert " data.extra=false " in gep
+    assert f"data.directory='{mnist}'" in gep
+    assert not started
+
+
+class InterruptAfter(Progress):
+    """As if the user pressed Ctrl-C once a job has made so many steps."""
+
+    def __init__(self, steps):
+        super().__init__(Console(file=io.StringIO()))
+        self.steps = steps
+
+    def show(self, jobs):
+        if any(released(job.directory) >= self.steps for job in jobs):
+            raise KeyboardInterrupt
+
+
+def released(directory):
+    """Steps in the ledger of a run, which is on disk before a step is made."""
+    contents = [ledger.read_or_none(path) for path in (directory / "privacy").glob("*.ledger")]
+    return max((content.count for content in contents if content is not None), default=0)
+
+
+def test_an_interrupted_run_is_continued_by_the_same_command(mnist, tmp_path, monkeypatch):
+    monkeypatch.setattr(queue, "SECONDS_BETWEEN_LOOKS", 0.05)
+    steps = 80
+    extra = small(MNIST_GP, **{"trainer.max_steps": steps, "trainer.max_epochs": 20})
+    places = Places(mnist, tmp_path / "work", tmp_path / "out", tuple(extra))
+    cut = Queue([MNIST_GP], places, InterruptAfter(2)).work()
+    assert (cut.interrupted, cut.finished, cut.exit_code) == ([MNIST_GP.name], [], 130)
+    (directory,) = (tmp_path / "work").iterdir()
+    before = RunRecord.read(directory)
+    assert before.status == "interrupted"
+    assert 1 <= before.step < steps
+
+    monkeypatch.setattr(jobs, "start", start_here)  # another process would only take longer
+    progress = Progress(Console(file=io.StringIO()))
+    outcome = Queue([MNIST_GP], places, progress).work()
+    assert (outcome.finished, outcome.exit_code) == ([MNIST_GP.name], 0), progress.console.file.getvalue()
+    assert f"{MNIST_GP.name}: goes on\n" in progress.console.file.getvalue()
+    result = read_result(result_file(tmp_path / "out", MNIST_GP))
+    assert (result["steps"], result["attempts"]) == (steps, 2)
+    assert result["steps_counted"] == released(directory) <= steps + 1, "it was saved when it was interrupted"
+    assert len(result["curves"]["test_accuracy"]) <= 40
+
+
+class Endless:
+    """A process that ends when it is interrupted."""
+
+    def __init__(self, *_):
+        self.code = None
+
+    def poll(self):
+        return self.code
+
+    def send_signal(self, number):
+        assert number == signal.SIGINT
+        self.code = 1
+
+    def wait(self, timeout=None):
+        assert self.code is not None, "it was not interrupted"
+        return self.code
+
+
+def test_when_time_is_up_what_runs_is_interrupted_and_nothing_else_is_started(tmp_path, monkeypatch):
+    begun = []
+    monkeypatch.setattr(jobs, "start", lambda arguments, log: begun.append(Endless()) or begun[-1])
+    progress = Progress(Console(file=io.StringIO()))
+    runs = table1.TABLE.runs(["mnist_*_eps2"], seeds=[0])
+    outcome = Queue(runs, Places(tmp_path, tmp_path / "work", tmp_path / "out"), progress).work(seconds=0.1)
+    assert [process.code for process in begun] == [1, 1]
+    assert outcome.interrupted == [run.name for run in runs[:2]]
+    assert outcome.exit_code == 0
+    assert "Time is up" in progress.console.file.getvalue()
+
+
+def test_being_terminated_is_like_ctrl_c(tmp_path, monkeypatch, capsys):
+    begun = []
+    monkeypatch.setattr(jobs, "start", lambda arguments, log: begun.append(Endless()) or begun[-1])
+    monkeypatch.setattr(Progress, "show", lambda self, jobs: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    assert command.main(table1.TABLE, [*where(tmp_path), "--only", "mnist_gp_eps2", "--jobs", "1"]) == 130
+    assert [process.code for process in begun] == [1]
+    assert "Interrupted. The same command goes on." in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_process_that_does_not_stop_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "SECONDS_TO_STOP", 0.2)
+    deaf = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"]
+    job = Job.of(MNIST_GP, Places(tmp_path, tmp_path, tmp_path))
+    job.process = subprocess.Popen(deaf)
+    job.stop()
+    job.wait()
+    assert job.process.poll() != 0
+
+
+def test_progress_is_a_table_on_a_terminal_and_lines_elsewhere(tmp_path, monkeypatch):
+    job = Job.of(Run("table1", MNIST_GP.cell, 0), Places(tmp_path, tmp_path, tmp_path))
+    (job.directory / "metrics").mkdir(parents=True)
+    (job.directory / "metrics" / "metrics.csv").write_text("step,test/accuracy\n5,0.5\n10,0.625\n")
+    RunRecord("job", step=12, planned_steps=50, privacy={"epsilon": 0.1234}).write(job.directory)
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=120, height=30)
+    with Progress(terminal) as progress:
+        progress.show([job])
+        progress.say("a line [that] stays")
+    shown = terminal.file.getvalue()
+    for part in ("running", "12/50", "0.124", "62.5 %", "a line [that] stays"):
+        assert part in shown
+    elsewhere = Progress(Console(file=io.StringIO()))
+    elsewhere.show([job])
+    assert elsewhere.console.file.getvalue() == "", "a line every minute is enough"
+    monkeypatch.setattr(elsewhere, "_next_lines", 0.0)
+    elsewhere.show([job])
+    assert elsewhere.console.file.getvalue().startswith("table1-mnist_gp_eps2-seed0: 12/50 steps, ε 0.124, ")

@@ -1,0 +1,212 @@
+"""What the recipes list and what their page says: it is the committed results and nothing else."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from lightning_gep.cli.configs import config_directory
+from lightning_gep.report.published import EPSILONS
+from lightning_gep.report.published import RESULTS as PAPER
+from recipes import mnist_epsilon2, results, table1
+from recipes.all_tables import TABLES, runs_in_order
+from recipes.running.outcome import MOST_POINTS, RESULTS, counts, read_result, result_file, thinned, write_result
+from recipes.running.overview import README, overview
+from recipes.running.page import PAGE, page
+from recipes.running.page_table import section
+from recipes.running.settings import settings_of
+
+EXPERIMENTS = config_directory() / "experiment"
+CELLS = [(table, cell) for table in TABLES for cell in table.cells]
+COMMITTED = [run for run in runs_in_order() if result_file(RESULTS, run).exists()]
+SVHN_GEP = next(cell for cell in table1.TABLE.cells if cell.name == "svhn_gep_eps2")
+MNIST_GEP = next(cell for cell in table1.TABLE.cells if cell.name == "mnist_gep_eps2")
+
+
+def result(run, accuracy=0.95, **changes):
+    """As a run leaves it."""
+    versions = dict.fromkeys(("python", "torch", "lightning", "opacus", "dp_accounting", "lightning_gep"), "1.0")
+    return {
+        "experiment": run.cell.experiment,
+        "overrides": list(run.cell.overrides),
+        "extra_overrides": [],
+        "seed": run.seed,
+        "test_accuracy": accuracy,
+        "validation_accuracy": None,
+        "epsilon": 1.99951,
+        "sample_rate": 0.1,
+        "steps": 30,
+        "seconds": 90.0,
+        "machine": {"processor": "a processor", "cores": 2, "memory_gb": 8.0},
+        "versions": versions,
+        "curves": {"test_accuracy": [[10, 0.5], [30, accuracy]], "epsilon": [[30, 1.99951]]},
+        **changes,
+    }
+
+
+def row(lines, cell):
+    (found,) = [line for line in lines if line.startswith(f"| {cell.panel}: {cell.label} |")]
+    return [part.strip() for part in found.split("|")[2:-1]]
+
+
+def test_every_experiment_of_the_paper_is_in_a_table():
+    used = {cell.experiment for _, cell in CELLS}
+    assert used == {
+        path.relative_to(EXPERIMENTS).with_suffix("").as_posix()
+        for path in EXPERIMENTS.rglob("*.yaml")
+        if path.parent != EXPERIMENTS or path.stem in mnist_epsilon2.BEST
+    }
+
+
+def test_names_are_those_of_files_and_there_is_none_twice():
+    names = [run.name for run in runs_in_order()]
+    assert len(set(names)) == len(names) == sum(len(cell.seeds) for _, cell in CELLS)
+    assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
+
+
+def test_published_figures_are_those_that_the_experiments_tell():
+    told = [cell for _, cell in CELLS if cell.published is not None]
+    assert len(told) == 27 + 12 + 4 + 6
+    for cell in told:
+        words = (EXPERIMENTS / f"{cell.experiment}.yaml").read_text().replace("\n#", "")
+        assert f"Published: {cell.published} %" in words
+        assert ("mean of five runs" in words) == (cell.published_spread is not None)
+
+
+def test_the_true_epsilon_stands_beside_the_published_figure():
+    assert SVHN_GEP.published_epsilon == PAPER["SVHN"].by_pld["gep"][EPSILONS.index(2.0)] == 3.06
+    assert row(section(table1.TABLE, {cell.name: [] for cell in table1.TABLE.cells}), SVHN_GEP) == [
+        "92.3",
+        "3.06",
+        "not run",
+        "0 of 1",
+        "–",
+        "–",
+        "–",
+    ]
+
+
+def test_the_order_is_what_says_most_for_its_time():
+    names = [run.name for run in runs_in_order()]
+    assert names[:3] == [f"table1-mnist_{mechanism}_eps2-seed0" for mechanism in ("gp", "bgep", "gep")]
+    first = {
+        prefix: next(i for i, name in enumerate(names) if name.startswith(prefix))
+        for prefix in (
+            "linear_probe-",
+            "first_epochs-",
+            "table1-mnist_gp_eps2-seed1",
+            "table1-mnist_gp_eps5",
+            "table1-svhn_ordinary",
+        )
+    }
+    assert list(first.values()) == sorted(first.values())
+    assert first["table1-svhn_ordinary"] < min(
+        names.index(name) for name in ("table1-cifar10_gp_eps8-seed0", "anchors-gep_m2000-seed0")
+    )
+
+
+def test_our_own_table_is_made_of_the_files_there_are(tmp_path):
+    assert mnist_epsilon2.cells(tmp_path) == ()
+    (tmp_path / "mnist_epsilon2").mkdir()
+    (tmp_path / "mnist_best.yaml").write_text("# @package _global_\n# The best. Tuned on\n# validation.\ndata: 1\n")
+    (tmp_path / "mnist_epsilon2" / "joint.yaml").write_text("# @package _global_\ndata: 1\n")
+    best, joint = mnist_epsilon2.cells(tmp_path)
+    assert (best.name, best.line, best.experiment, best.seeds) == ("mnist_best", "The best", "mnist_best", (0, 1, 2))
+    assert (joint.line, joint.experiment) == ("joint", "mnist_epsilon2/joint")
+
+
+def test_the_page_has_means_with_their_spread_and_draws_what_there_is(tmp_path, capsys):
+    runs = table1.TABLE.runs([MNIST_GEP.name])
+    for run, accuracy in zip(runs, (0.964, 0.966, 0.968), strict=True):
+        write_result(result_file(tmp_path, run), result(run, accuracy, steps=30 - run.seed))
+    (over_k, *_) = next(table for table in TABLES if table.name == "accuracy_against_k").runs()
+    write_result(result_file(tmp_path, over_k), result(over_k, validation_accuracy=0.9))
+    assert results.main(["--tables-only", "--output", str(tmp_path)]) == 0
+    assert PAGE in capsys.readouterr().out
+    written = (tmp_path / PAGE).read_text()
+    assert row(written.splitlines(), MNIST_GEP) == [
+        "96.3",
+        "1.6",
+        "96.60 ± 0.20",
+        "3 of 3",
+        "2",
+        "28 – 30",
+        "1 min 30 s",
+    ]
+    assert row(written.splitlines(), over_k.cell)[2:] == ["95.00", "1 of 1", "2", "30", "1 min 30 s", "90.00"]
+    pictures = re.findall(r"\]\(([\w/]+\.svg)\)", written)
+    assert pictures == ["table1.svg", "accuracy_against_k.svg", "accuracy_against_k_over_k.svg"]
+    assert all("<svg" in (tmp_path / picture).read_text() for picture in pictures)
+    assert "MNIST, ε = 2" in (tmp_path / "table1.svg").read_text()
+    assert "- 4 runs: a processor, 2 cores, 8.0 GB; python 1.0, torch 1.0, " in written
+    assert page(tmp_path) == written
+    assert README.read_text() == overview(README.read_text(), TABLES), "another page is no reason to change the list"
+
+
+def test_results_of_something_else_are_not_on_the_page(tmp_path):
+    (run,) = table1.TABLE.runs([SVHN_GEP.name])
+    empty = page(tmp_path)
+    for wrong in ({"extra_overrides": ["trainer.max_steps=2"]}, {"overrides": ["data.extra=false"]}, {"seed": 5}):
+        write_result(result_file(tmp_path, run), result(run, **wrong))
+        assert page(tmp_path) == empty
+    write_result(result_file(tmp_path, run), result(run))
+    assert page(tmp_path) != empty
+    assert not counts(result(run), replace(run, cell=replace(run.cell, overrides=("mechanism.k=7",))))
+
+
+def test_the_committed_page_is_that_of_the_committed_results(tmp_path):
+    written = (RESULTS / PAGE).read_text()
+    assert page() == written, "python -m recipes.results --tables-only writes it anew"
+    assert overview(README.read_text(), TABLES) == README.read_text(), "and this, too"
+    for link in re.findall(r"\]\(([^)#]+)\)", written):
+        assert (RESULTS / link).is_file(), link
+    shutil.copytree(RESULTS, tmp_path / "results")
+    (run,) = table1.TABLE.runs([SVHN_GEP.name])
+    write_result(result_file(tmp_path / "results", run), result(run, accuracy=0.12345))
+    assert page(tmp_path / "results") != written, "another result is another page"
+
+
+def test_a_committed_result_is_of_its_cells_settings_and_names_no_machine():
+    files = {path.name for path in (RESULTS / "runs").glob("*.json")}
+    assert files == {result_file(RESULTS, run).name for run in COMMITTED}, "a result that belongs to no cell"
+    for run in COMMITTED:
+        found = read_result(result_file(RESULTS, run))
+        assert counts(found, run), run.name
+        assert found["config"] == settings_of(run), f"{run.name}: its settings have changed; run it again or delete it"
+        assert found["private"], run.name
+        assert not re.search(r'"(~|\.{0,2})/|https?:', json.dumps(found)), run.name
+
+
+def test_the_links_of_the_readme_lead_somewhere():
+    for link in re.findall(r"\]\(([^)#]+)", README.read_text()):
+        assert (README.parent / link).exists(), link
+    headings = {
+        re.sub(r"[^\w\- ]", "", line[3:].lower()).replace(" ", "-") for line in page().splitlines() if line[:3] == "## "
+    }
+    assert set(re.findall(r"results/README\.md#([^)]+)\)", README.read_text())) <= headings
+
+
+def test_a_long_curve_keeps_its_ends():
+    points = [[step, step / 2] for step in range(1000)]
+    kept = thinned(points)
+    assert (len(kept), kept[0], kept[-1]) == (MOST_POINTS, points[0], points[-1])
+    assert thinned(points[:40]) == points[:40]
+
+
+def test_a_point_of_a_curve_is_one_line_of_the_file(tmp_path):
+    (run,) = table1.TABLE.runs([SVHN_GEP.name])
+    write_result(tmp_path / "r.json", result(run, overrides=["a", "b"]))
+    text = (tmp_path / "r.json").read_text()
+    assert "[30, 0.95]" in text
+    assert json.loads(text) == result(run, overrides=["a", "b"])
+
+
+@pytest.mark.parametrize("table", TABLES, ids=[table.name for table in TABLES])
+def test_no_table_has_a_cell_that_cannot_be_composed(table):
+    for cell in {cell.experiment: cell for cell in table.cells if cell.overrides}.values():
+        (run,) = [run for run in table.runs([cell.name]) if run.seed == 0]
+        settings = settings_of(run)
+        assert settings["seed"] == 0
+        assert settings["threads"] == 1
