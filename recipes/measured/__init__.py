@@ -1,0 +1,1 @@
+"""Gradients of a batch at a few steps of a training: what three recipes draw from."""

@@ -1,0 +1,69 @@
+"""Panels of lines, and tables, of what was measured."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text: smaller, and it can be searched
+matplotlib.rcParams["svg.hashsalt"] = "recipes"  # the same figures give the same file
+COLOURS = ("#1d3557", "#c1666b", "#6b9080", "#e4b363", "#7aa5d2", "#9a6fb0", "#8a8a8a", "#d1495b")
+TITLES = {"cifar10": "CIFAR-10", "mnist": "MNIST", "svhn": "SVHN"}
+SOURCES = {
+    "imagenet": "ImageNet, random labels",
+    "cifar100": "CIFAR-100, random labels",
+    "test_samples": "test images, random labels",
+    "test_samples_true_labels": "test images, true labels",
+    "random": "random basis",
+}
+
+
+def panels(rows: int, columns: int) -> tuple[Figure, Any]:
+    """A figure with its grid of axes, rows × columns also where there is one of either."""
+    figure = Figure(figsize=(3.6 * columns, 3.2 * rows))
+    return figure, figure.subplots(rows, columns, squeeze=False, sharey="row")
+
+
+def line(axes: Axes, points: Mapping[int, float], label: str, colour: int, style: str = "-") -> None:
+    """A line through the points, with a mark on each: there are few."""
+    colour_name = COLOURS[colour % len(COLOURS)]
+    axes.plot(list(points), list(points.values()), style, marker="o", markersize=3.5, color=colour_name, label=label)
+
+
+def label(axes: Axes, title: str, x: str, y: str) -> None:
+    """Title, names of the axes and a grid."""
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.25)
+
+
+def save(figure: Figure, file: Path) -> None:
+    """Write the picture."""
+    figure.tight_layout()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, metadata={"Date": None})
+
+
+def data_title(figures: Mapping[str, Any]) -> str:
+    """The data set's name."""
+    return TITLES[figures["settings"]["experiment"].split("/")[1].split("_")[0]]
+
+
+def steps_of(figures: Mapping[str, Any]) -> dict[int, Any]:
+    """What was measured, in order of the steps."""
+    return {int(step): figures["steps"][step] for step in sorted(figures["steps"], key=int)}
+
+
+def short_name(group: str) -> str:
+    """A group's name without that of the network it is in."""
+    return group.removeprefix("network.")
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in cells) + " |" for cells in lines)

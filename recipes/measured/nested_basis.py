@@ -1,0 +1,81 @@
+"""One large basis in which the bases of all smaller k are found: finding it anew for every k would take hours."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_gep.basis import Basis, full_precision
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.groups import ParameterGroups
+from lightning_gep.orthonormal import orthonormalise
+from lightning_gep.subspace import Anchors, RandomSubspace, ScaledSum, finite_parts, random_rows
+
+
+@dataclass(frozen=True)
+class NestedBasis:
+    """A basis, and ways to turn the coordinates on it so that the first ones alone belong to a smaller basis.
+
+    `turns` has for each way one matrix for each group, or None where the coordinates are right as they are.
+    """
+
+    basis: Basis
+    turns: dict[str, list[Tensor | None]]
+
+    def turned(self, embeddings: Tensor) -> dict[str, list[Tensor]]:
+        """For each way the coordinates (n × kᵢ) of each group; the first q are those on its basis of q vectors."""
+        parts = embeddings.split(self.basis.dimensions, dim=1)
+        return {
+            way: [part if turn is None else part @ turn for part, turn in zip(parts, turns, strict=True)]
+            for way, turns in self.turns.items()
+        }
+
+
+def cold_start(anchors: Anchors, groups: ParameterGroups, ks: Sequence[int], seed: int) -> NestedBasis:
+    """The paper's way, one power iteration from random rows, for all k at once.
+
+    - "power" is the paper's: a power iteration maps each random row by itself, so the first q rows of the product are
+      what it gives from the first q random rows. Their span is that of the first q rows made orthonormal in order.
+    - "principal" has the q directions of most energy in the product of all rows: what a wider start is worth.
+
+    Directions below the rounding of the product are left out, as they are in training.
+    """
+    products = _power_products(anchors, groups.sizes, largest_quotas(groups, ks), seed)
+    blocks: list[Tensor] = []
+    defects: list[float] = []
+    turns: list[Tensor | None] = []
+    while products:  # one after the other is let go: each is as large as the block that it becomes
+        product = products.pop(0)
+        block, defect = orthonormalise(product)
+        turns.append(torch.linalg.qr(Basis((block,), defect).embed(product).T).Q)
+        blocks.append(block)
+        defects.append(defect)
+        del product
+    return NestedBasis(Basis(tuple(blocks), max(defects)), {"power": turns, "principal": [None] * len(blocks)})
+
+
+def random_basis(groups: ParameterGroups, ks: Sequence[int], seed: int) -> NestedBasis:
+    """Random directions; any of them are as good as any others, so the first ones serve a smaller k."""
+    basis = RandomSubspace(groups.sizes, largest_quotas(groups, ks)).at_step(seed, lambda: [torch.empty(0)])
+    return NestedBasis(basis, {"random": [None] * len(basis.blocks)})
+
+
+def largest_quotas(groups: ParameterGroups, ks: Sequence[int]) -> tuple[int, ...]:
+    """The most vectors that each group has for any k. A larger k can give a group fewer: shares are rounded."""
+    return tuple(max(quotas) for quotas in zip(*(groups.quotas(k) for k in ks), strict=True))
+
+
+def _power_products(anchors: Anchors, sizes: Sequence[int], quotas: Sequence[int], seed: int) -> list[Tensor]:
+    """(G_aΩᵀ)ᵀG_a of each group for random rows Ω."""
+    products = [ScaledSum() for _ in sizes]
+    rows: list[Tensor] = []
+    for gradients in anchors():
+        rows = rows or random_rows(seed, quotas, sizes, gradients)
+        with full_precision(gradients.device):
+            for product, block, part in zip(products, rows, finite_parts(gradients, sizes), strict=True):
+                product.add_power_step(block, part)
+        del gradients  # or it would still be held while the next ones are computed
+    if not rows:
+        raise ConfigurationError("There are no anchor gradients to find a subspace in. Give some public records.")
+    return [product.value(block) for product, block in zip(products, rows, strict=True)]

@@ -1,0 +1,143 @@
+"""What three figures of the paper show, measured at a few steps of one training.
+
+The recipes `gradient_norms`, `stable_rank` and `projection_error` draw from one file, `measured_<data>.json`; whichever
+is called first trains and measures, and what is there already is not done again. The file is written after every basis
+that was measured, so that a run can be cut at any time and goes on where it was.
+
+The figures look at private records without noise. They are diagnostic and no ε covers them: that is for data that is
+public anyway, as in research. Bases are found by the paper's cold start at the very weights, however the training did.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from benchmarks.machine import description
+from lightning_gep.checks import positive_integer
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.release import Part, Release
+from lightning_gep.runs import RunRecord, now, read_json, write_json
+from recipes.measured.batch import ByGroup, of_gradients, of_projection
+from recipes.measured.gradients import MeasuredGradients
+from recipes.measured.nested_basis import NestedBasis, cold_start, random_basis
+from recipes.measured.options import RANDOM, Options
+from recipes.measured.training import TRACKED, composed, experiment, settings_of, weights_after
+
+NOT_COVERED = (
+    "Diagnostic: computed from private records without noise, so not covered by any ε. For data that is public anyway."
+)
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """All figures, after training and measuring what is missing."""
+    config = composed(experiment(options.data), [*TRACKED, *options.overrides])
+    config.data.directory = str(options.data_directory)
+    if config.threads is not None:
+        torch.set_num_threads(positive_integer("threads", config.threads, "Use 1, or null for torch's own choice."))
+    gradients = MeasuredGradients(config, records=options.batch, anchors=options.anchors)
+    an_epoch = -(-gradients.num_records // config.data.batch_size)
+    steps = sorted(set(options.steps)) or [epoch * an_epoch for epoch in range(options.epochs + 1)]
+    ks = sorted({*options.k, config.mechanism.k})
+    clip_norm = composed(experiment(options.data, "gp")).mechanism.clip_norm
+    figures = _begun(options, config, gradients, ks, clip_norm)
+    missing = {step: _missing(figures, step, options.sources) for step in steps}
+    if not any(missing.values()):
+        return figures
+    _check_same_training(figures, options)
+    weights, record = weights_after(steps, config, options.working_directory)
+    figures["training"] = {
+        "started": record.started,
+        "seconds": record.seconds,
+        "test_accuracy": record.metrics.get("test/accuracy"),
+        "privacy": record.privacy,
+    }
+    for step, sources in missing.items():
+        if not sources:
+            continue
+        gradients.use(weights[step])
+        products = gradients.products()
+        at_step = figures["steps"].setdefault(str(step), {"bases": {}})
+        at_step["gradients"] = of_gradients(products, clip_norm)
+        for source in sources:
+            start = time.perf_counter()
+            found = measure_basis(gradients, products, _basis(gradients, source, step, ks), ks, release_of(config))
+            at_step["bases"][source] = {**found, "seconds": time.perf_counter() - start}
+            write_json(options.file, figures)
+            print(f"step {step}, {source}: {time.perf_counter() - start:.0f} s", flush=True)
+    return figures
+
+
+def release_of(config: DictConfig) -> Release:
+    """The thresholds of the training, without noise."""
+    mechanism = config.mechanism
+    embedding, residual = Part(mechanism.clip_embedding, 0.0), Part(mechanism.clip_residual, 0.0)
+    return Release(embedding, residual, mechanism.clipping)
+
+
+def _basis(gradients: MeasuredGradients, source: str, step: int, ks: Sequence[int]) -> NestedBasis:
+    if source == RANDOM:
+        return random_basis(gradients.groups, ks, step)
+    return cold_start(gradients.anchors(source, step), gradients.groups, ks, step)
+
+
+def measure_basis(
+    gradients: MeasuredGradients, products: ByGroup, nested: NestedBasis, ks: Sequence[int], release: Release
+) -> dict[str, Any]:
+    """For each way to choose a smaller basis, and each k, what it leaves out of the private gradients."""
+    groups = gradients.groups
+    embeddings = torch.cat([nested.basis.embed(rows) for rows in gradients.private()])
+    figures: dict[str, Any] = {}
+    for way, parts in nested.turned(embeddings).items():
+        for k in ks:
+            chosen = zip(groups.names, parts, groups.quotas(k), strict=True)
+            first = {name: part[:, :quota] for name, part, quota in chosen}
+            figures.setdefault(way, {})[str(k)] = of_projection(products, first, release)
+    return figures
+
+
+def _missing(figures: dict[str, Any], step: int, sources: Sequence[str]) -> list[str]:
+    there = figures["steps"].get(str(step), {"bases": {}})["bases"]
+    return [source for source in sources if source not in there]
+
+
+def _check_same_training(figures: dict[str, Any], options: Options) -> None:
+    """Raises ConfigurationError if the weights that the figures so far are of are not there."""
+    before, record = figures["training"], RunRecord.read(options.working_directory)
+    if before and (record is None or record.started != before["started"]):
+        raise ConfigurationError(
+            f"{options.file.name} has figures of a training begun {before['started']}, and its weights are not in "
+            f"{options.working_directory.name}. Give its --working-directory, or another --output."
+        )
+
+
+def _begun(
+    options: Options, config: DictConfig, gradients: MeasuredGradients, ks: Sequence[int], clip_norm: float
+) -> dict[str, Any]:
+    """The figures that are there already, or their beginning."""
+    settings = {
+        "experiment": experiment(options.data),
+        "training": settings_of(config),
+        "private_records": options.batch,
+        "anchors": options.anchors,
+        "k": list(ks),
+        "gp_clip_norm": clip_norm,
+        "groups": dict(zip(gradients.groups.names, gradients.groups.sizes, strict=True)),
+        "training_records": gradients.num_records,
+    }
+    if not options.file.exists():
+        machine, threads = description(), torch.get_num_threads()
+        begun = {"what": NOT_COVERED, "date": now(), "machine": machine, "threads": threads, "settings": settings}
+        return {**begun, "training": {}, "steps": {}}
+    figures: dict[str, Any] = read_json(options.file)
+    before, settings = figures["settings"], json.loads(json.dumps(settings))
+    changed = [f"{key}: {before.get(key)} → {value}" for key, value in settings.items() if before.get(key) != value]
+    if changed:
+        raise ConfigurationError(
+            f"{options.file.name} has figures of other settings ({'; '.join(changed)}). Measure with those, or give "
+            "another --output."
+        )
+    return figures
