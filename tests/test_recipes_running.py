@@ -187,10 +187,13 @@ def released(directory):
     return max((content.count for content in contents if content is not None), default=0)
 
 
-def test_an_interrupted_run_is_continued_by_the_same_command(mnist, tmp_path, monkeypatch):
+def test_an_interrupted_run_is_continued_by_the_same_command(mnist, tmp_path, monkeypatch, request):
     monkeypatch.setattr(queue, "SECONDS_BETWEEN_LOOKS", 0.05)
-    steps = 80
-    extra = small(MNIST_GP, **{"trainer.max_steps": steps, "trainer.max_epochs": 20})
+    # In the background of a script Ctrl-C is ignored, and a process inherits that unless its parent has a handler.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, handler))
+    steps = 200
+    extra = small(MNIST_GP, **{"trainer.max_steps": steps, "trainer.max_epochs": 100})
     places = Places(mnist, tmp_path / "work", tmp_path / "out", tuple(extra))
     cut = Queue([MNIST_GP], places, InterruptAfter(2)).work()
     assert (cut.interrupted, cut.finished, cut.exit_code) == ([MNIST_GP.name], [], 130)
