@@ -72,7 +72,7 @@ def noise_norms(settings: dict[str, Any], spent_in: Sequence[tuple[float, int]])
 
 def _expected_norm(part: Part | None, dimension: int, batch: int) -> float:
     assert part is not None, "both parts of GEP and the one of GP are released"
-    return part.noise_std * dimension**0.5 / batch
+    return float(part.noise_std * dimension**0.5 / batch)
 
 
 def signals(figures: dict[str, Any]) -> dict[str, dict[int, float]]:
@@ -107,12 +107,10 @@ def draw(figures: dict[str, Any], file: Path) -> None:
     for axes, (epsilon, budget) in zip(grid[0], figures["noise"].items(), strict=True):
         for colour, (part, at) in enumerate(signals(figures).items()):
             drawing.line(axes, at, PARTS[part], colour)
-            drawing.line(axes, dict.fromkeys(at, budget[part]), "its noise", colour, ":")
+            drawing.line(axes, dict.fromkeys(at, budget[part]), f"{PARTS[part]}, its noise", colour, ":")
         title = f"{drawing.data_title(figures)}: ε = {epsilon} in {budget['epochs']} epochs"
         drawing.label(axes, title, "step", "length of the mean")
-        axes.set_yscale("log")
-    grid[0][0].legend(fontsize=6.5, frameon=False)
-    drawing.save(picture, file)
+    drawing.save(picture, file, grid[0][0], columns=len(PARTS))
 
 
 if __name__ == "__main__":

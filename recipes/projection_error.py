@@ -35,16 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def errors(at_step: dict[str, Any], source: str, way: str, group: str) -> dict[int, float]:
     """k → the relative error of the mean gradient."""
-    found = at_step["bases"].get(source, {}).get(way, {})
-    return {int(k): figures["error_of_mean"][group] for k, figures in found.items()}
+    return {k: figures["error_of_mean"][group] for k, figures in _measured(at_step, source, way).items()}
 
 
 def table(figures: dict[str, Any]) -> str:
     """The error of the whole mean gradient for the paper's bases, at each step."""
-    steps, sources = drawing.steps_of(figures), _sources(figures)
+    sources = _sources(figures)
     rows = [
-        [step, k, *(_cell(errors(found, source, _ways(source)[0], WHOLE).get(k)) for source in sources)]
-        for step, found in steps.items()
+        [step, k, *(_cell(_measured(found, source, _ways(source)[0]).get(k), k) for source in sources)]
+        for step, found in drawing.steps_of(figures).items()
         for k in figures["settings"]["k"]
     ]
     return drawing.markdown(["step", "k", *(drawing.SOURCES[source] for source in sources)], rows)
@@ -62,10 +61,8 @@ def draw(figures: dict[str, Any], file: Path) -> None:
                 for way in _ways(source):
                     name = f"step {step}" + (", principal directions" if way == "principal" else "")
                     drawing.line(axes, errors(found, source, way, group), name, colour, WAYS[way])
-            drawing.label(axes, f"{drawing.SOURCES[source]}: {words}", "basis vectors k", "relative projection error")
-            axes.set_ylim(bottom=0)
-    grid[0][0].legend(fontsize=6.5, frameon=False)
-    drawing.save(picture, file)
+            drawing.label(axes, f"{drawing.SOURCES[source]}:\n{words}", "basis vectors k", "relative projection error")
+    drawing.save(picture, file, grid[0][0], columns=len(figures["steps"]))
 
 
 def _sources(figures: dict[str, Any]) -> list[str]:
@@ -76,8 +73,16 @@ def _ways(source: str) -> list[str]:
     return ["random"] if source == "random" else ["power", "principal"]
 
 
-def _cell(error: float | None) -> str:
-    return "not measured" if error is None else f"{error:.3f}"
+def _measured(at_step: dict[str, Any], source: str, way: str) -> dict[int, Any]:
+    return {int(k): figures for k, figures in at_step["bases"].get(source, {}).get(way, {}).items()}
+
+
+def _cell(figures: dict[str, Any] | None, k: int) -> str:
+    """The error, with the number of vectors where the anchors had fewer than k directions to give."""
+    if figures is None:
+        return "not measured"
+    short = "" if figures["vectors"] == k else f" ({figures['vectors']} vectors)"
+    return f"{figures['error_of_mean'][WHOLE]:.3f}{short}"
 
 
 if __name__ == "__main__":

@@ -66,9 +66,7 @@ def draw(figures: dict[str, Any], file: Path) -> None:
             parameters = sizes.get(group, sum(sizes.values()))
             drawing.line(axes, rank_at, f"{drawing.short_name(group)}, p = {parameters}", colour)
         drawing.label(axes, f"{drawing.data_title(figures)}: {titles[kind]}", "step", "stable rank")
-        axes.set_yscale("log")
-    grid[0][0].legend(fontsize=6.5, frameon=False)
-    drawing.save(picture, file)
+    drawing.save(picture, file, grid[0][0], columns=3)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text: smaller, and it can be searched
 matplotlib.rcParams["svg.hashsalt"] = "recipes"  # the same figures give the same file
@@ -23,7 +24,7 @@ SOURCES = {
 
 def panels(rows: int, columns: int) -> tuple[Figure, Any]:
     """A figure with its grid of axes, rows × columns also where there is one of either."""
-    figure = Figure(figsize=(3.6 * columns, 3.2 * rows))
+    figure = Figure(figsize=(3.2 * columns, 2.9 * rows + 0.8), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, sharey="row")
 
 
@@ -34,16 +35,22 @@ def line(axes: Axes, points: Mapping[int, float], label: str, colour: int, style
 
 
 def label(axes: Axes, title: str, x: str, y: str) -> None:
-    """Title, names of the axes and a grid."""
+    """Title, names of the axes, a scale of powers with plain numbers, and a grid."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_title(title, fontsize=9)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+    axes.label_outer()
+    axes.tick_params(which="both", labelsize=7)
     axes.grid(alpha=0.25)
 
 
-def save(figure: Figure, file: Path) -> None:
-    """Write the picture."""
-    figure.tight_layout()
+def save(figure: Figure, file: Path, named: Axes, columns: int) -> None:
+    """Write the picture, with the names of one panel's lines below all of them."""
+    figure.legend(*named.get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize=8)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, metadata={"Date": None})
 

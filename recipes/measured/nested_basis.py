@@ -10,7 +10,7 @@ from lightning_gep.basis import Basis, full_precision
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.groups import ParameterGroups
 from lightning_gep.orthonormal import orthonormalise
-from lightning_gep.subspace import Anchors, RandomSubspace, ScaledSum, finite_parts, random_rows
+from lightning_gep.subspace import Anchors, RandomSubspace, finite_parts, random_rows
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,32 @@ def largest_quotas(groups: ParameterGroups, ks: Sequence[int]) -> tuple[int, ...
 
 
 def _power_products(anchors: Anchors, sizes: Sequence[int], quotas: Sequence[int], seed: int) -> list[Tensor]:
-    """(G_aΩᵀ)ᵀG_a of each group for random rows Ω."""
-    products = [ScaledSum() for _ in sizes]
+    """(G_aΩᵀ)ᵀG_a of each group for random rows Ω. Two sweeps: Ω and the products would be too much at once."""
+    products: list[Tensor] = []
+    for embeddings, gradients in zip(_random_embeddings(anchors, sizes, quotas, seed), anchors(), strict=True):
+        parts = finite_parts(gradients, sizes)
+        with full_precision(gradients.device):
+            if products:
+                for product, embedding, part in zip(products, embeddings, parts, strict=True):
+                    product.addmm_(embedding.T, part)
+            else:
+                products = [embedding.T @ part for embedding, part in zip(embeddings, parts, strict=True)]
+        del gradients, parts  # or they would still be held while the next ones are computed
+    if not products:
+        raise ConfigurationError("There are no anchor gradients to find a subspace in. Give some public records.")
+    return products
+
+
+def _random_embeddings(
+    anchors: Anchors, sizes: Sequence[int], quotas: Sequence[int], seed: int
+) -> list[tuple[Tensor, ...]]:
+    """G_aΩᵀ of each group, for each of the microbatches."""
     rows: list[Tensor] = []
+    embeddings = []
     for gradients in anchors():
         rows = rows or random_rows(seed, quotas, sizes, gradients)
         with full_precision(gradients.device):
-            for product, block, part in zip(products, rows, finite_parts(gradients, sizes), strict=True):
-                product.add_power_step(block, part)
-        del gradients  # or it would still be held while the next ones are computed
-    if not rows:
-        raise ConfigurationError("There are no anchor gradients to find a subspace in. Give some public records.")
-    return [product.value(block) for product, block in zip(products, rows, strict=True)]
+            parts = zip(finite_parts(gradients, sizes), rows, strict=True)
+            embeddings.append(tuple(part @ block.T for part, block in parts))
+        del gradients, parts
+    return embeddings
