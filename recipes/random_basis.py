@@ -26,7 +26,7 @@ TABLE = Table(
         )
         for data, k in product(DATA, KS)
     ),
-    follows="projection_error",
+    follows="nonprivate_projection_error",
 )
 
 if __name__ == "__main__":

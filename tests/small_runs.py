@@ -14,11 +14,10 @@ SMALL = {
     "data.aux_batch_size": 6,
     "data.reserved_test_size": 6,
     "data.network.image_size": 32,
-    "data.validation_size": 5,
     "aux.count": 6,
     "mechanism.k": 5,
     "mechanism.num_anchors": 6,
-    "privacy.epsilon": "null",
+    "privacy.epsilon": None,
     "privacy.noise_multiplier": 1.0,
     "privacy.accountant": "rdp",
     "trainer.max_steps": 2,
@@ -31,10 +30,11 @@ SMALL = {
 def small(run, **changes):
     """The overrides that make a run small: of those above the ones that it has."""
     settings = settings_of(run)
-    asked = {**SMALL, **changes}
-    if settings["data"]["validation_size"] == 0:
-        del asked["data.validation_size"]
-    return [f"{key}={value}" for key, value in asked.items() if _has(settings, key.split("."))]
+    validation = {"data.validation_size": 5} if settings["data"]["validation_size"] else {}
+    asked = {**SMALL, **validation, **changes}
+    return [
+        f"{key}={'null' if value is None else value}" for key, value in asked.items() if _has(settings, key.split("."))
+    ]
 
 
 def _has(settings, path):

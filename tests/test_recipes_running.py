@@ -92,7 +92,7 @@ def test_each_command_runs_as_printed(words, name, small_data, tmp_path, started
     assert result["curves"]["epsilon"][-1][1] == pytest.approx(result["epsilon"], abs=1e-6)
     assert str(tmp_path) not in json.dumps(result)
     assert str(small_data) not in json.dumps(result)
-    assert ("projection_error" in result["curves"]) == (name == "random_basis")
+    assert ("nonprivate_projection_error" in result["curves"]) == (name == "random_basis")
 
 
 def test_what_is_there_is_not_run_again_and_other_settings_are_another_run(mnist, tmp_path, started, capsys):

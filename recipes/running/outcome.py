@@ -21,7 +21,7 @@ CURVES = {
     "test_accuracy": "test/accuracy",
     "validation_accuracy": "val/accuracy",
     "epsilon": "privacy/epsilon",
-    "projection_error": "nonprivate/projection_error",
+    "nonprivate_projection_error": "nonprivate/projection_error",
 }
 """What is kept of the metrics over training, and its name in them."""
 

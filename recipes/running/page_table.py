@@ -28,7 +28,7 @@ def section(table: Table, results: dict[str, list[Result]], heading: str = "") -
     }
     if any(result["validation_accuracy"] is not None for result in found):
         columns["validation, %"] = lambda _, runs: accuracy(runs, "validation_accuracy") or NOTHING
-    if any("projection_error" in result["curves"] for result in found):
+    if any("nonprivate_projection_error" in result["curves"] for result in found):
         columns["projection error"] = lambda _, runs: errors(runs)
     lines = [f"{heading}{table.title}", "", *textwrap.wrap(table.about, WIDTH), ""]
     if not table.cells:
@@ -60,7 +60,7 @@ def accuracy(runs: list[Result], which: str) -> str:
 
 def errors(runs: list[Result]) -> str:
     """The smallest and the largest projection error over training."""
-    values = [value for run in runs for _, value in run["curves"].get("projection_error", ())]
+    values = [value for run in runs for _, value in run["curves"].get("nonprivate_projection_error", ())]
     return f"{min(values):.3f} – {max(values):.3f}" if values else NOTHING
 
 
