@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from lightning_gep.cli.configs import check_keys, config_directory
 from lightning_gep.cli.job import make_trainer, train
 from lightning_gep.report.published import RESULTS
+from tests import small_runs
 
 CONF = config_directory()
 EXPERIMENTS = sorted(
@@ -19,23 +20,7 @@ EXPERIMENTS = sorted(
 )
 EPOCHS = {"mnist": {2: 50, 5: 100, 8: 200}, "cifar10": {2: 50, 5: 100, 8: 200}, "svhn": {2: 5, 5: 10, 8: 20}}
 TITLES = {"mnist": "MNIST", "svhn": "SVHN", "cifar10": "CIFAR-10"}
-SMALL = {
-    "data.batch_size": 4,
-    "data.aux_batch_size": 6,
-    "data.reserved_test_size": 6,
-    "data.network.image_size": 32,
-    "aux.count": 6,
-    "mechanism.k": 5,
-    "mechanism.num_anchors": 6,
-    "privacy.epsilon": None,
-    "privacy.noise_multiplier": 1.0,
-    "privacy.accountant": "rdp",
-    "trainer.max_steps": 2,
-    "trainer.max_epochs": 1,
-    "trainer.log_every_n_steps": 1,
-    "trainer.accelerator": "cpu",
-    "threads": 1,
-}
+SMALL = {**small_runs.SMALL, "threads": 1}
 trained = {}
 """What the small versions of earlier experiments gave: many experiments differ only in what SMALL makes equal."""
 
