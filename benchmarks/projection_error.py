@@ -129,13 +129,13 @@ def main() -> None:
         "k": options.k,
         "machine": description(),
         "threads": torch.get_num_threads(),
-        "after": {},
+        "after": _measured_before(options.output, options.k),
     }
     step = 0
     for begin in options.begin:
         for _ in range(step, begin):
             trial.step()
-        results["after"][begin + options.follow] = followed(trial, begin, options.follow)
+        results["after"][str(begin + options.follow)] = followed(trial, begin, options.follow)
         step = begin + options.follow
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(results, indent=2) + "\n")
@@ -167,6 +167,12 @@ def followed(trial: Trial, begin: int, steps: int) -> dict[str, dict[str, float]
         bases[f"{COLD}, groups {grouping}"] = cold
     errors = trial.errors(bases)
     return {name: {**error, "cpu_seconds_a_step": seconds.get(name, 0.0) / steps} for name, error in errors.items()}
+
+
+def _measured_before(output: Path, k: int) -> dict[str, Any]:
+    """What the file has of other steps: one `--begin` can be measured without the others."""
+    before = json.loads(output.read_text()) if output.exists() else {}
+    return dict(before["after"]) if before.get("k") == k else {}
 
 
 def _images(pixels: Any) -> Tensor:
