@@ -23,7 +23,7 @@ TABLE = Table(
             experiment=f"anchors/{mechanism}_m{m}",
             published=accuracy,
             published_spread=spread,
-            published_epsilon=TRUE_EPSILON.get(mechanism),
+            published_epsilon=TRUE_EPSILON[mechanism],
         )
         for mechanism, figures in PUBLISHED.items()
         for m, (accuracy, spread) in figures.items()

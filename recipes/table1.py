@@ -14,7 +14,6 @@ ORDINARY_SVHN = "73 257"
 
 def _cell(data: str, epsilon: float, mechanism: str) -> Cell:
     paper, at = RESULTS[DATA[data]], EPSILONS.index(epsilon)
-    true = paper.by_pld.get(mechanism)
     return Cell(
         name=f"{data}_{mechanism}_eps{epsilon:g}",
         panel=f"{DATA[data]}, ε = {epsilon:g}",
@@ -22,7 +21,7 @@ def _cell(data: str, epsilon: float, mechanism: str) -> Cell:
         experiment=f"table1/{data}_{mechanism}_eps{epsilon:g}",
         seeds=SEVERAL_SEEDS if (data, epsilon) == ("mnist", 2.0) else (0,),
         published=paper.accuracies[mechanism][at],
-        published_epsilon=None if true is None else true[at],
+        published_epsilon=paper.by_pld[mechanism][at],
     )
 
 

@@ -205,14 +205,11 @@ def paper_curves(paper: published.Published) -> tuple[list[Trace], list[Entry]]:
             trace(published.EPSILONS, values, texts, group=f"paper-{kind}", style=style, mode="lines+markers")
         )
         legend.append(Entry(f"paper-{kind}", name, style))
-        true = paper.by_pld.get(kind, ())
-        known = [(x, y) for x, y in zip(true, values, strict=False) if x is not None]
-        if len(known) == len(values):
+        if true := paper.by_pld.get(kind):
             name = f"{published.NAMES[kind]}, paper, ε by PLD"
             style = Style("@muted", published_symbol(kind), "dash")
-            texts = [f"{name}\nε = {x:g}: {y:g} %" for x, y in known]
-            x, y = zip(*known, strict=True)
-            traces.append(trace(x, y, texts, group=f"pld-{kind}", style=style, mode="lines+markers"))
+            texts = [f"{name}\nε = {x:g}: {y:g} %" for x, y in zip(true, values, strict=True)]
+            traces.append(trace(true, values, texts, group=f"pld-{kind}", style=style, mode="lines+markers"))
             legend.append(Entry(f"pld-{kind}", name, style))
     return traces, legend
 

@@ -19,7 +19,7 @@ results DATA=directory` runs what is missing, and `recipes/README.md` tells the 
 
 - **published**: test accuracy in percent, as the paper prints it; ± where it gives a standard deviation.
 - **its true ε**: what the noise of the authors' code gives by privacy loss distributions (PLD), at the same δ, if
-  batches had been Poisson samples and embedding and residual share one sample. A dash: not recomputed, or not known.
+  batches had been Poisson samples and embedding and residual share one sample. A dash: the paper does not tell enough.
   The authors also picked the best checkpoint on the test set; ours is the last one.
 - **ours**: mean test accuracy in percent ± standard deviation (n − 1) over seeds; `not run` where there is no run yet.
 - **ε**: the largest that one of our runs spent, by PLD, rounded up.
