@@ -1,3 +1,4 @@
+import copy
 from functools import partial
 
 import pytest
@@ -157,6 +158,20 @@ def test_the_mnist_network_can_be_bounded_and_blind_to_brightness_and_contrast()
         dim=(1, 2, 3), correction=0, keepdim=True
     )
     assert torch.allclose(network(images), plain(by_hand), atol=1e-3)
+
+
+def test_pooling_in_the_mnist_network_is_torchs_and_can_be_vectorised():
+    network = MnistCNN()
+    ordinary = copy.deepcopy(network)
+    ordinary.first[2] = ordinary.second[2] = nn.MaxPool2d(2, 1)
+    images = torch.randn(3, 1, 28, 28)
+    assert torch.allclose(network(images), ordinary(images), atol=1e-6)
+    for model in (network, ordinary):
+        model(images).square().sum().backward()
+    for ours, theirs in zip(network.parameters(), ordinary.parameters(), strict=True):
+        assert torch.allclose(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+    one_by_one = torch.cat([network(image[None]) for image in images])
+    assert torch.allclose(vmap(lambda image: network(image[None])[0])(images), one_by_one, atol=1e-5)
 
 
 def test_a_shortcut_of_the_resnet_takes_every_second_pixel_and_pads_channels_with_zeros():

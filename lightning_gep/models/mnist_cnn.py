@@ -22,8 +22,8 @@ class MnistCNN(nn.Module):
         positive_integer("num_classes", num_classes, "It is the number of classes, e.g. 10.")
         Activation = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
         self.normalise = normalise
-        self.first = nn.Sequential(nn.Conv2d(1, 16, 8, stride=2, padding=3), Activation(), nn.MaxPool2d(2, 1))
-        self.second = nn.Sequential(nn.Conv2d(16, 32, 4, stride=2), Activation(), nn.MaxPool2d(2, 1))
+        self.first = nn.Sequential(nn.Conv2d(1, 16, 8, stride=2, padding=3), Activation(), _MaxPool(2, 1))
+        self.second = nn.Sequential(nn.Conv2d(16, 32, 4, stride=2), Activation(), _MaxPool(2, 1))
         self.output = nn.Sequential(nn.Flatten(), nn.Linear(32 * 4 * 4, num_classes))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -33,3 +33,16 @@ class MnistCNN(nn.Module):
             images = nn.functional.layer_norm(images, images.shape[1:])
         logits: Tensor = self.output(self.second(self.first(images)))
         return logits
+
+
+class _MaxPool(nn.MaxPool2d):
+    """Max-pooling of an input whose channels lie next to each other.
+
+    On a CPU torch has vector instructions for that layout alone. Here it is six times as fast, the copy included, and
+    pooling took two fifths of the time of per-sample gradients.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The largest value of each window."""
+        # Not contiguous(memory_format=channels_last): torch.func.vmap has no rule for it.
+        return super().forward(input.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2))
