@@ -160,6 +160,28 @@ def test_the_mnist_network_can_be_bounded_and_blind_to_brightness_and_contrast()
     assert torch.allclose(network(images), plain(by_hand), atol=1e-3)
 
 
+def test_the_mnist_network_can_begin_with_filters_for_strokes_of_every_direction():
+    filters = MnistCNN(filters="gabor").first[0].weight.detach()
+    assert torch.allclose(filters.sum(dim=(1, 2, 3)), torch.zeros(16), atol=1e-5), "nothing of an even background"
+    assert torch.allclose(filters.flatten(1).norm(dim=1), filters[0].norm().expand(16), rtol=1e-5)
+    random = MnistCNN().first[0].weight.detach()
+    assert filters[0].norm() == pytest.approx(float(random.flatten(1).norm(dim=1).mean()), rel=0.1)
+    stroke = torch.zeros(8, 8)
+    stroke[:, 3:5] = 1.0
+    for image, strongest in ((stroke, 0), (stroke.T, 4)):
+        assert (filters[:8, 0] * image).sum(dim=(1, 2)).argmax() == strongest
+    edge = torch.zeros(8, 8)
+    edge[:, :4] = 1.0
+    answers = (filters[:, 0] * edge).sum(dim=(1, 2)).abs()
+    assert answers.argmax() == 8, "the sine of the same direction"
+
+
+def test_the_mnist_network_can_have_group_norm():
+    network = MnistCNN(group_norm=True)
+    assert ParameterGroups.from_module(network).sizes == (1040 + 32, 8224 + 64, 5130)
+    assert [type(layer).__name__ for layer in network.first] == ["Conv2d", "GroupNorm", "ReLU", "_MaxPool"]
+
+
 def test_pooling_in_the_mnist_network_is_torchs_and_can_be_vectorised():
     network = MnistCNN()
     ordinary = copy.deepcopy(network)
@@ -189,6 +211,7 @@ def test_a_shortcut_of_the_resnet_takes_every_second_pixel_and_pads_channels_wit
         (ResNet20, {"norm_groups": 0}),
         (MnistCNN, {"num_classes": 0}),
         (MnistCNN, {"activation": "softmax"}),
+        (MnistCNN, {"filters": "edges"}),
         (LinearProbe, {"num_features": -1}),
         (TextEncoder, {"heads": 7}),
     ],
