@@ -6,7 +6,7 @@ from pathlib import Path
 from lightning_gep.cli.configs import config_directory
 from recipes.running.cells import Cell, Table
 
-BEST = ("mnist_best", "mnist_best_gp")
+BEST = ("mnist_best", "mnist_best_bgep", "mnist_best_gp")
 SEEDS = (0, 1, 2)
 
 

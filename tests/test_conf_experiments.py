@@ -1,4 +1,4 @@
-"""Every experiment of the paper: its settings, and two of its steps on small files in the real formats."""
+"""Every experiment, of the paper and our own: its settings, and two of its steps on small files in the real formats."""
 
 import re
 from functools import cache
@@ -16,8 +16,10 @@ from tests import small_runs
 
 CONF = config_directory()
 EXPERIMENTS = sorted(
-    path.relative_to(CONF / "experiment").with_suffix("").as_posix() for path in CONF.glob("experiment/*/*.yaml")
+    path.relative_to(CONF / "experiment").with_suffix("").as_posix() for path in CONF.glob("experiment/**/*.yaml")
 )
+OWN = ("digits_epsilon2", "mnist_best", "mnist_epsilon2/")
+OF_THE_PAPER = [name for name in EXPERIMENTS if not name.startswith(OWN)]
 EPOCHS = {"mnist": {2: 50, 5: 100, 8: 200}, "cifar10": {2: 50, 5: 100, 8: 200}, "svhn": {2: 5, 5: 10, 8: 20}}
 TITLES = {"mnist": "MNIST", "svhn": "SVHN", "cifar10": "CIFAR-10"}
 SMALL = {**small_runs.SMALL, "threads": 1}
@@ -45,11 +47,12 @@ def test_there_is_one_for_every_number_and_panel():
         "anchors": 6,
         "accuracy_against_k": 4,
         "random_basis": 2,
+        "mnist_epsilon2": 6,
     }
 
 
 def _folders():
-    return {name.split("/")[0] for name in EXPERIMENTS}
+    return {name.split("/")[0] for name in EXPERIMENTS if "/" in name}
 
 
 def small(config, directory):
@@ -94,7 +97,7 @@ def test_table_1_has_the_settings_of_the_paper(name):
     assert f"on {TITLES[data]} at ε = {epsilon}. Published: {published} %" in words
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if not name.startswith("linear_probe/")])
+@pytest.mark.parametrize("name", [name for name in OF_THE_PAPER if not name.startswith("linear_probe/")])
 def test_training_from_scratch_is_as_in_the_paper(name):
     config = composed(name)
     assert (config.data.batch_size, config.data.validation_size) == (1000, 0)
@@ -153,10 +156,43 @@ def test_a_panel_over_k_is_one_sweep(name):
 
 
 def test_every_part_is_part_of_an_experiment():
-    used = {
-        part for path in CONF.glob("experiment/*/*.yaml") for part in re.findall(r"- /(paper/\w+)", path.read_text())
-    }
-    assert used == {path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.glob("paper/*.yaml")}
+    parts = {f"{path.parent.name}/{path.stem}" for folder in ("paper", "better") for path in (CONF / folder).iterdir()}
+    words = "".join(path.read_text() for path in CONF.glob("experiment/**/*.yaml"))
+    assert parts == set(re.findall(r"- /((?:paper|better)/\w+)", words))
+
+
+def flat(config, path=""):
+    """Every setting by its whole name, what belongs to output apart."""
+    if not isinstance(config, dict):
+        return {path: config}
+    return {key: value for name in config for key, value in flat(config[name], f"{path}.{name}".strip(".")).items()}
+
+
+def differing(name, other="mnist_best"):
+    """The settings in which two experiments differ, but for those of one mechanism alone."""
+    one, two = (flat(OmegaConf.to_container(composed(each), resolve=True)) for each in (name, other))
+    return {key for key in one.keys() | two.keys() if one.get(key) != two.get(key)}
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("cold_start", {"mechanism.subspace", "mechanism.num_anchors", "mechanism.power_iterations"}),
+        ("rdp", {"privacy.accountant"}),
+        ("equal_split", {"mechanism.split"}),
+        ("joint_clipping", {"mechanism.clipping"}),
+        ("batch_1000", {"data.batch_size"}),
+        ("paper_network", {f"model.network.{key}" for key in ("activation", "normalise", "filters", "group_norm")}),
+    ],
+)
+def test_an_ablation_changes_one_part_of_the_best_setting(name, parts):
+    assert differing(f"mnist_epsilon2/{name}") == parts
+
+
+@pytest.mark.parametrize("name", ["mnist_best_gp", "mnist_best_bgep"])
+def test_the_mechanisms_are_compared_at_the_same_epsilon_data_and_network(name):
+    assert {key.split(".")[0] for key in differing(name)} <= {"mechanism", "optimizer", "model"}
+    assert not {key for key in differing(name) if key.startswith("model.network")}
 
 
 def test_the_documentation_lists_them_all():
@@ -166,7 +202,7 @@ def test_the_documentation_lists_them_all():
     for pattern in re.findall(r"^\| `(\w+/[^`]+)`", page, re.MULTILINE):
         choices = [part.split(",") for part in re.split(r"[{}]", pattern)]
         listed |= {"".join(parts) for parts in product(*choices)}
-    assert listed == set(EXPERIMENTS)
+    assert listed == {name for name in EXPERIMENTS if "/" in name}
     assert set(re.findall(r"experiment=(\w+/\w+)", page)) <= listed
 
 
