@@ -23,6 +23,7 @@ from recipes.measured import drawing
 from recipes.measured.options import Options, options_from
 from recipes.measured.training import composed, experiment
 from recipes.measuring import measure
+from recipes.refusals import exit_code
 
 NAME = "gradient_norms"
 SOURCE, WAY = "imagenet", "power"
@@ -114,4 +115,4 @@ def draw(figures: dict[str, Any], file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(exit_code(f"python -m recipes.{NAME}", main))

@@ -19,6 +19,7 @@ from recipes.measured import drawing
 from recipes.measured.batch import WHOLE
 from recipes.measured.options import SOURCES, options_from
 from recipes.measuring import measure
+from recipes.refusals import exit_code
 
 NAME = "projection_error"
 SHOWN_BY_THE_PAPER = {"network.stage2": "second stage", "network.second": "second convolution"}
@@ -86,4 +87,4 @@ def _cell(figures: dict[str, Any] | None, k: int) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(exit_code(f"python -m recipes.{NAME}", main))

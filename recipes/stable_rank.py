@@ -18,6 +18,7 @@ from typing import Any
 from recipes.measured import drawing
 from recipes.measured.options import options_from
 from recipes.measuring import measure
+from recipes.refusals import exit_code
 
 NAME = "stable_rank"
 SOURCE, WAY = "imagenet", "power"
@@ -70,4 +71,4 @@ def draw(figures: dict[str, Any], file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(exit_code(f"python -m recipes.{NAME}", main))

@@ -2,6 +2,9 @@
 
 import itertools
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -236,3 +239,11 @@ def test_no_line_of_a_picture_is_outside_of_its_panel():
 def test_a_batch_larger_than_the_data_is_refused(command):
     with pytest.raises(ConfigurationError, match="--batch 31 is above the 30 training images"):
         command(stable_rank, "mnist", "--batch", "31")
+
+
+def test_a_setting_that_cannot_work_ends_the_command_in_a_sentence(small_data, tmp_path):
+    words = ["--data", "mnist", "--data-directory", small_data, "--output", tmp_path]
+    command = [sys.executable, "-m", "recipes.stable_rank", *map(str, words), "--working-directory", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"python -m recipes.stable_rank: batch_size=1000 is above the \d+ .*\n", done.stderr)

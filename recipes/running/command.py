@@ -2,12 +2,12 @@
 
 import argparse
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.runs import RunRecord
+from recipes.refusals import exit_code
 from recipes.running.cells import Run, Table, check_names
 from recipes.running.jobs import ROOT, Job, Places
 from recipes.running.outcome import RESULTS, results_of
@@ -24,11 +24,7 @@ def main(table: Table, arguments: Sequence[str] | None = None) -> int:
     """The runs of one table. Exit code 0, 1 if a run failed, 2 for a setting that cannot work, 130 interrupted."""
     parser = make_parser(f"python -m recipes.{table.name}", f"{table.title}: runs what is missing, prints the table.")
     asked = parse(parser, arguments)
-    try:
-        return run_command(asked, [table], table.runs())
-    except ConfigurationError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
+    return exit_code(parser.prog, lambda: run_command(asked, [table], table.runs()))
 
 
 def make_parser(program: str, description: str) -> argparse.ArgumentParser:
