@@ -10,11 +10,12 @@ TWO_EPOCHS = (
     "trainer.max_epochs=2",
     "scheduler=constant",  # the learning rate is first cut after 100 epochs
 )
-EXPERIMENTS = {
-    "gp": ("GP", "table1/cifar10_gp_eps8"),
-    "bgep": ("B-GEP", "table1/cifar10_bgep_eps8"),
-    "gep": ("GEP", "table1/cifar10_gep_eps8"),
-    "random_basis": ("GEP, random basis", "random_basis/cifar10"),
+TRACKED = ("mechanism.subspace=tracked", "mechanism.num_anchors=50")
+EXPERIMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "gp": ("GP", "table1/cifar10_gp_eps8", ()),
+    "bgep": ("B-GEP", "table1/cifar10_bgep_eps8", TRACKED),
+    "gep": ("GEP", "table1/cifar10_gep_eps8", TRACKED),
+    "random_basis": ("GEP, random basis", "random_basis/cifar10", ()),
 }
 
 TABLE = Table(
@@ -23,11 +24,12 @@ TABLE = Table(
     published="nothing",
     about=(
         "What Table 1 does on CIFAR-10 at ε = 8 in its first two epochs of 200: the same noise, learning rate and k = "
-        "1000. It is there to compare the mechanisms where all 200 epochs take days. The paper has no such figures."
+        "1000. It is there to compare the mechanisms where all 200 epochs take days. The basis of GEP and B-GEP is "
+        "tracked with 50 anchors a step, a quarter of the time of the paper's cold start. The paper has none of it."
     ),
     cells=tuple(
-        Cell(name, "CIFAR-10, at the noise of ε = 8", line, experiment, overrides=TWO_EPOCHS)
-        for name, (line, experiment) in EXPERIMENTS.items()
+        Cell(name, "CIFAR-10, at the noise of ε = 8", line, experiment, overrides=(*TWO_EPOCHS, *basis))
+        for name, (line, experiment, basis) in EXPERIMENTS.items()
     ),
 )
 
