@@ -44,7 +44,7 @@ TABLE = Table(
     published="nothing",
     about=(
         "Published: GEP 96.3 %, GP 94.7 %. Hyper-parameters were chosen on validation images taken out of the training "
-        "set, or on public data, never on test images; ε is that of one run, and does not count the choice."
+        "set, never on test images ([how](tuning.md)); ε is that of one run, and does not count the choice."
     ),
     cells=cells(config_directory() / "experiment"),
 )
