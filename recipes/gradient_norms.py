@@ -23,7 +23,7 @@ from recipes.measured import drawing
 from recipes.measured.options import Options, options_from
 from recipes.measured.training import composed, experiment
 from recipes.measuring import measure
-from recipes.refusals import exit_code
+from recipes.running.refusals import exit_code
 
 NAME = "gradient_norms"
 SOURCE, WAY = "imagenet", "power"

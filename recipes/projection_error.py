@@ -19,7 +19,7 @@ from recipes.measured import drawing
 from recipes.measured.batch import WHOLE
 from recipes.measured.options import SOURCES, options_from
 from recipes.measuring import measure
-from recipes.refusals import exit_code
+from recipes.running.refusals import exit_code
 
 NAME = "projection_error"
 SHOWN_BY_THE_PAPER = {"network.stage2": "second stage", "network.second": "second convolution"}

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from lightning_gep.cli.summary import short_path
 from recipes.all_tables import TABLES, runs_in_order
-from recipes.refusals import exit_code
 from recipes.running.command import make_parser, parse, places_of, run_command
 from recipes.running.page import PAGE, write_page
+from recipes.running.refusals import exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from recipes.measured import drawing
 from recipes.measured.options import options_from
 from recipes.measuring import measure
-from recipes.refusals import exit_code
+from recipes.running.refusals import exit_code
 
 NAME = "stable_rank"
 SOURCE, WAY = "imagenet", "power"

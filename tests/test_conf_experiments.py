@@ -57,8 +57,7 @@ def _folders():
 
 def small(config, directory):
     """The experiment on few records, public images, basis vectors and steps; the noise is set, not calibrated."""
-    config.data.directory = str(directory)
-    for key, value in SMALL.items():
+    for key, value in {**SMALL, "data.directory": str(directory)}.items():
         if OmegaConf.select(config, key, default="not there") != "not there":
             OmegaConf.update(config, key, value)
     config.logger = {}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.runs import RunRecord
-from recipes.refusals import exit_code
 from recipes.running.cells import Run, Table, check_names
 from recipes.running.jobs import ROOT, Job, Places
 from recipes.running.outcome import RESULTS, results_of
@@ -15,6 +14,7 @@ from recipes.running.page import write_page
 from recipes.running.page_table import section
 from recipes.running.progress import Progress
 from recipes.running.queue import Outcome, Queue
+from recipes.running.refusals import exit_code
 
 WORK = ROOT / "outputs" / "recipes"
 TRIALS = WORK / "trials"
