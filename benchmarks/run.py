@@ -56,7 +56,7 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small settings, one repetition: about a minute")
+    parser.add_argument("--quick", action="store_true", help="one small network, one repetition: a minute and a half")
     parser.add_argument("--repetitions", type=int, default=None, help="interleaved repetitions (default 3; quick: 1)")
     parser.add_argument("--settings", nargs="*", default=[], help="only these settings; the others' figures stay")
     parser.add_argument("--output", type=Path, default=HERE / "results", help="where the figures go")

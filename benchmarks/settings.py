@@ -82,10 +82,7 @@ FULL = (
         microbatch=125,
     ),
 )
-QUICK = (
-    Setting("mnist_cnn, small", MnistCNN, images(1, 28), n=200, m=200, k=50, microbatch=100),
-    Setting("linear_probe, small", lambda: LinearProbe(512), vectors(512), 200, 200, 50, 100),
-)
+QUICK = (Setting("linear_probe, small", lambda: LinearProbe(512), vectors(512), n=200, m=200, k=50, microbatch=100),)
 SCALED = (
     Setting("resnet20, scaled", ResNet20, images(3, 32), n=250, m=500, k=250, microbatch=125),
     *(

@@ -28,7 +28,7 @@ from recipes.measured.options import RANDOM, Options
 from recipes.measured.training import TRACKED, composed, experiment, settings_of, weights_after
 
 NOT_COVERED = (
-    "Diagnostic: computed from private records without noise, so not covered by any ε. For data that is public anyway."
+    "Nonprivate: computed from private records without noise, so not covered by any ε. For data that is public anyway."
 )
 
 

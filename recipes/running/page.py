@@ -22,7 +22,7 @@ results DATA=directory` runs what is missing, and `recipes/README.md` tells the 
   batches had been Poisson samples and embedding and residual share one sample. A dash: the paper does not tell enough.
   The authors also picked the best checkpoint on the test set; ours is the last one.
 - **ours**: mean test accuracy in percent ± standard deviation (n − 1) over seeds; `not run` where there is no run yet.
-- **ε**: the largest that one of our runs spent, by PLD, rounded up.
+- **ε**: the largest that one of our runs spent, by PLD (by RDP in the row that says so), rounded up.
 - **time**: of one run, on one thread with another run beside it, looks at the test images for the curves included.
 
 In pictures, dotted lines are published figures; curves are single runs, and nothing was chosen by looking at them.
