@@ -20,6 +20,7 @@ from lightning_gep.card.content import RunFacts, mechanism_section, public_data_
 from lightning_gep.card.run import RunCard, card_directory
 from lightning_gep.card.software import software
 from lightning_gep.errors import ConfigurationError, LedgerError
+from lightning_gep.gradients.heap import keep_freed_memory
 from lightning_gep.groups import Grouping, ParameterGroups
 from lightning_gep.mechanism import Diagnostics, gradient_embedding_perturbation
 from lightning_gep.noise import NoNoise, make_noise
@@ -193,6 +194,7 @@ class GEPStrategy(ProcessStrategy):
         if self.settings.epsilon is not None and steps is None:
             self.settings.plan(NOTHING_CHOSEN, **size, steps=None)
         seed = self.settings.seed if self.settings.generator == "seeded" else None
+        keep_freed_memory(self.root_device)
         microbatch = self.cost.microbatch_on(self.root_device, groups.num_parameters)
         self._gradients = StepGradients(self._module, self.precision_plugin, groups, microbatch, seed)
         self._public = self._find_public_data(trainer, loader)
