@@ -20,7 +20,7 @@ COLOURS = {
     "bgep": "#6b9080",
     "gep": "#1d3557",
     "gep_auto": "#457b9d",
-    "gep_even": "#2a9d8f",
+    "gep_tree": "#2a9d8f",
     "gep_cold": "#9a6fb0",
     "paper": "#d1495b",
 }

@@ -26,7 +26,7 @@ from benchmarks.tables import markdown
 from lightning_gep.settings import DEFAULT_ANCHORS, DEFAULT_REFRESH
 
 HERE = Path(__file__).parent
-REFRESHED = {"bgep", "gep", "gep_auto", "gep_even"}
+REFRESHED = {"bgep", "gep", "gep_auto", "gep_tree"}
 """Whose basis is refreshed once in several steps: only whole laps of them can be compared."""
 SLOW = {"gep_cold", "paper"}
 

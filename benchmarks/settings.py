@@ -33,7 +33,7 @@ class Setting:
     m: int
     k: int
     microbatch: int
-    grouping: Grouping = "tree"
+    grouping: Grouping = "balanced"
 
     def records(self, count: int) -> TensorDataset:
         """Random records with random labels."""

@@ -36,7 +36,7 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "clip_norm": 1.0,
     "clipping": "separate",
     "split": "optimal",
-    "groups": "tree",
+    "groups": "balanced",
     "subspace": "tracked",
     "num_anchors": None,
     "refresh_every": 1,

@@ -89,7 +89,7 @@ class GEPStrategy(ProcessStrategy):
         clip_norm: float = 1.0,
         clipping: Clipping = "separate",
         split: Split = "optimal",
-        groups: Grouping = "tree",
+        groups: Grouping = "balanced",
         subspace: str = "tracked",
         num_anchors: int | None = None,
         refresh_every: int = 1,

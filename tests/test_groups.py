@@ -39,20 +39,43 @@ class BackboneAndHead(nn.Module):
 
 
 def test_the_papers_five_groups_of_a_resnet_come_out_by_themselves():
-    groups = ParameterGroups.from_module(ResNetLike())
+    groups = ParameterGroups.from_module(ResNetLike(), "tree")
     assert groups.names == ("conv1", "layer1", "layer2", "layer3", "fc")
     assert groups.members[0] == ("conv1.weight", "norm1.weight", "norm1.bias")
     assert groups.members[4] == ("fc.weight", "fc.bias")
 
 
 def test_a_wrapper_around_the_network_does_not_change_its_groups():
-    groups = ParameterGroups.from_module(Wrapped())
+    groups = ParameterGroups.from_module(Wrapped(), "tree")
     assert groups.names == tuple(f"network.{name}" for name in ("conv1", "layer1", "layer2", "layer3", "fc"))
 
 
 def test_a_backbone_is_opened_when_there_are_too_few_groups():
-    names = ParameterGroups.from_module(BackboneAndHead()).names
+    names = ParameterGroups.from_module(BackboneAndHead(), "tree").names
     assert names == (*(f"backbone.{n}" for n in ("conv1", "layer1", "layer2", "layer3", "fc")), "head")
+
+
+def test_by_default_the_stage_with_most_of_a_resnet_is_opened():
+    groups = ParameterGroups.from_module(Wrapped())
+    stages = ("conv1", "layer1", "layer2", "layer3.0", "layer3.1", "layer3.2", "fc")
+    assert groups.names == tuple(f"network.{name}" for name in stages)
+    assert max(groups.sizes) <= groups.num_parameters / 3
+    assert list(groups.shapes) == list(ParameterGroups.from_module(Wrapped(), "tree").shapes)
+
+
+def test_balanced_groups_are_opened_down_to_single_matrices_and_no_further():
+    wide = nn.Sequential(nn.Linear(40, 40), nn.LayerNorm(40))
+    module = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Sequential(wide, nn.Linear(40, 40)), "c": nn.Linear(2, 2)})
+    groups = ParameterGroups.from_module(module)
+    assert groups.names == ("a", "b.0", "b.1", "c")
+    assert groups.members[1] == ("b.0.0.weight", "b.0.0.bias", "b.0.1.weight", "b.0.1.bias")
+
+
+def test_the_layers_of_a_transformer_are_its_balanced_groups():
+    layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), num_layers=4, enable_nested_tensor=False)
+    module = nn.ModuleDict({"tokens": nn.Embedding(9, 8), "encoder": layers, "output": nn.Linear(8, 3)})
+    names = ParameterGroups.from_module(module).names
+    assert names == ("tokens", *(f"encoder.layers.{i}" for i in range(4)), "output")
 
 
 def test_a_single_layer_is_one_group():
@@ -63,7 +86,7 @@ def test_every_grouping_covers_every_trainable_parameter_once():
     module = ResNetLike()
     module.layer2.requires_grad_(False)
     trainable = sorted(name for name, p in module.named_parameters() if p.requires_grad)
-    for grouping in ("tree", "layer", "all", 1, 3, 7, {"first": "conv1*", "rest": ["*"]}):
+    for grouping in ("balanced", "tree", "layer", "all", 1, 3, 7, {"first": "conv1*", "rest": ["*"]}):
         groups = ParameterGroups.from_module(module, grouping)
         assert sorted(name for names in groups.members for name in names) == trainable
 
@@ -85,7 +108,7 @@ def test_tied_parameters_appear_once():
     assert ParameterGroups.from_module(module).num_parameters == 25 + 5 + 5
 
 
-@pytest.mark.parametrize("grouping", ["tree", "layer", "all", 2])
+@pytest.mark.parametrize("grouping", ["balanced", "tree", "layer", "all", 2])
 def test_flatten_and_unflatten_are_inverse(grouping):
     module = ResNetLike()
     groups = ParameterGroups.from_module(module, grouping)

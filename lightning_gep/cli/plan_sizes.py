@@ -89,7 +89,7 @@ class Sizes:
     def _model(self, config: DictConfig, settings: Mapping[str, Any]) -> int:
         if self.known.parameters is not None:
             return self.known.parameters
-        groups = settings.get("groups", "tree")
+        groups = settings.get("groups", "balanced")
         key = repr((OmegaConf.to_container(config.model, resolve=True), groups))
         if key not in self._parameters:
             self._parameters[key] = _build("model", lambda: _num_parameters(config, groups))
