@@ -28,13 +28,12 @@ from lightning_gep.subspace import PowerSubspace
 from lightning_gep.tracking import TrackedSubspace
 
 SCHEDULES: list[tuple[int, int, float, Grouping]] = [
-    (1, 25, 0.95, "balanced"),
-    (1, 50, 0.95, "balanced"),
-    (1, 50, 0.98, "balanced"),
-    (1, 100, 0.95, "balanced"),
-    (2, 100, 0.95, "balanced"),
+    (1, 25, 0.95, "tree"),
     (1, 50, 0.95, "tree"),
-    (1, 50, 0.95, 5),
+    (1, 50, 0.98, "tree"),
+    (1, 100, 0.95, "tree"),
+    (2, 100, 0.95, "tree"),
+    (1, 50, 0.95, "balanced"),
 ]
 """Steps between refreshes, anchors of a refresh, decay a step, groups."""
 COLD = "cold start, 2000 anchors"

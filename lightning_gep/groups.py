@@ -16,9 +16,7 @@ Grouping = str | int | Mapping[str, str | Sequence[str]]
 Assignment = dict[str, list[str]]
 """Group name → names of its parameters."""
 
-FEWEST_TREE_GROUPS = 3
-LARGEST_SHARE = 1 / 3
-"""Of all parameters, in one balanced group, where the module tree has something to open."""
+FEWEST_TREE_GROUPS, BALANCED_GROUPS = 3, 5
 
 
 @dataclass(frozen=True)
@@ -37,11 +35,11 @@ class ParameterGroups:
     def from_module(cls, module: nn.Module, grouping: Grouping = "balanced") -> "ParameterGroups":
         """The groups of a module's trainable parameters.
 
+        - "balanced": five groups of about equal size, in order of definition, fewer where a layer is larger than a
+          fifth. A basis has a number for each parameter of a group and each vector of the group's share, so one large
+          group costs more than its parts, and small layers profit from sharing the vectors of a large group;
+        - a whole number: that many groups of about equal size (the authors' code uses 3);
         - "tree" follows the module tree: for a ResNet its input layer, each stage, its output layer, as in the paper;
-        - "balanced" is the same, but what has more than a third of all parameters is opened further: for ResNet20 the
-          last stage, with three quarters of them, into its blocks. The basis has a number for each parameter of a group
-          and each vector of its share, so that is half of the work, and the basis is better for it;
-        - a whole number: that many groups of about equal size, in order of definition (the authors' code uses 3);
         - "layer": one group per module that owns parameters;
         - "all": one group;
         - a mapping of group name → name pattern or patterns (`*` stands for anything); the first match counts.
@@ -128,7 +126,9 @@ def _assign(parameters: Mapping[str, Tensor], grouping: Grouping) -> Assignment:
         return {"all": list(parameters)}
     if grouping == "layer":
         return _by_owner(parameters)
-    return _by_tree(parameters, LARGEST_SHARE if grouping == "balanced" else 1.0)
+    if grouping == "balanced":
+        return _named(_join_vectors(_evenly(parameters, BALANCED_GROUPS), parameters))
+    return _by_tree(parameters)
 
 
 def _by_owner(parameters: Mapping[str, Tensor]) -> Assignment:
@@ -148,6 +148,15 @@ def _evenly(parameters: Mapping[str, Tensor], count: int) -> Assignment:
         middle = end - p.numel() / 2
         groups.setdefault(f"part{int(middle * count / total)}", []).append(name)
     return groups
+
+
+def _named(groups: Assignment) -> Assignment:
+    """The groups by the module they begin with; by the parameter where two begin in the same module."""
+    named: Assignment = {}
+    for first, *rest in groups.values():
+        owner = first.rpartition(".")[0] or first
+        named[first if owner in named else owner] = [first, *rest]
+    return named
 
 
 def _by_pattern(parameters: Mapping[str, Tensor], patterns: Mapping[str, str | Sequence[str]]) -> Assignment:
@@ -170,26 +179,17 @@ def _by_pattern(parameters: Mapping[str, Tensor], patterns: Mapping[str, str | S
     return groups
 
 
-def _by_tree(parameters: Mapping[str, Tensor], largest_share: float = 1.0) -> Assignment:
-    """Children of the root, opened further as `_to_open` says; norm layers go with what they follow."""
+def _by_tree(parameters: Mapping[str, Tensor]) -> Assignment:
+    """Children of the root, opened further while there are fewer than three; norm layers go with what they follow."""
     groups = _children("", list(parameters))
-    while (name := _to_open(groups, parameters, largest_share)) is not None:
-        groups = dict(_with_opened(groups, name, _children(name, groups[name])))
+    while len(groups) < FEWEST_TREE_GROUPS:
+        opened = {name: _children(name, members) for name, members in groups.items()}
+        splittable = [name for name, parts in opened.items() if len(parts) > 1 or list(parts) != [name]]
+        if not splittable:
+            break
+        largest = max(splittable, key=lambda name: sum(parameters[m].numel() for m in groups[name]))
+        groups = dict(_with_opened(groups, largest, opened[largest]))
     return _join_vectors(groups, parameters)
-
-
-def _to_open(groups: Assignment, parameters: Mapping[str, Tensor], largest_share: float) -> str | None:
-    """The largest group that can be opened, if there are fewer than three, or if it has too large a share.
-
-    What has but one matrix would not become smaller.
-    """
-    sizes = {name: sum(parameters[member].numel() for member in members) for name, members in groups.items()}
-    if len(groups) < FEWEST_TREE_GROUPS:
-        candidates = [name for name, members in groups.items() if members != [name]]
-    else:
-        too_large = [name for name in groups if sizes[name] > largest_share * sum(sizes.values())]
-        candidates = [name for name in too_large if sum(parameters[m].dim() > 1 for m in groups[name]) > 1]
-    return max(candidates, key=sizes.__getitem__, default=None)
 
 
 def _children(prefix: str, members: Sequence[str]) -> Assignment:

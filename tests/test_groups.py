@@ -8,6 +8,7 @@ from torch import nn
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.groups import ParameterGroups, allocate
+from lightning_gep.models.resnet20 import ResNet20
 
 
 def stage(width_in, width, blocks=3):
@@ -55,27 +56,32 @@ def test_a_backbone_is_opened_when_there_are_too_few_groups():
     assert names == (*(f"backbone.{n}" for n in ("conv1", "layer1", "layer2", "layer3", "fc")), "head")
 
 
-def test_by_default_the_stage_with_most_of_a_resnet_is_opened():
-    groups = ParameterGroups.from_module(Wrapped())
-    stages = ("conv1", "layer1", "layer2", "layer3.0", "layer3.1", "layer3.2", "fc")
-    assert groups.names == tuple(f"network.{name}" for name in stages)
-    assert max(groups.sizes) <= groups.num_parameters / 3
-    assert list(groups.shapes) == list(ParameterGroups.from_module(Wrapped(), "tree").shapes)
+def test_by_default_a_resnet_has_five_groups_of_about_equal_size():
+    groups = ParameterGroups.from_module(ResNet20())
+    assert groups.members == ParameterGroups.from_module(ResNet20(), 5).members
+    assert groups.names[:3] == ("input.0", "stage2.2.norm1", "stage3.0.norm2")
+    assert max(groups.sizes) < groups.num_parameters / 3
 
 
-def test_balanced_groups_are_opened_down_to_single_matrices_and_no_further():
-    wide = nn.Sequential(nn.Linear(40, 40), nn.LayerNorm(40))
-    module = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Sequential(wide, nn.Linear(40, 40)), "c": nn.Linear(2, 2)})
+def test_balanced_groups_of_a_small_network_are_its_layers_each_with_its_norm():
+    layers = nn.Sequential(nn.Linear(9, 4), nn.Linear(4, 40), nn.LayerNorm(40), nn.Linear(40, 3))
+    members = ParameterGroups.from_module(layers).members
+    assert members == (("0.weight", "0.bias"), ("1.weight", "1.bias", "2.weight", "2.bias"), ("3.weight", "3.bias"))
+
+
+def test_no_balanced_group_has_nothing_but_vectors():
+    shapes = {"a": (30, 30), "b": (900,), "c": (30, 30), "d": (900,)}
+    module = nn.ParameterDict({name: nn.Parameter(torch.zeros(shape)) for name, shape in shapes.items()})
+    assert ParameterGroups.from_module(module, 4).members == (("a",), ("b",), ("c",), ("d",))
     groups = ParameterGroups.from_module(module)
-    assert groups.names == ("a", "b.0", "b.1", "c")
-    assert groups.members[1] == ("b.0.0.weight", "b.0.0.bias", "b.0.1.weight", "b.0.1.bias")
+    assert groups.members == (("a", "b"), ("c", "d"))
+    assert groups.names == ("a", "c")
 
 
-def test_the_layers_of_a_transformer_are_its_balanced_groups():
-    layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), num_layers=4, enable_nested_tensor=False)
-    module = nn.ModuleDict({"tokens": nn.Embedding(9, 8), "encoder": layers, "output": nn.Linear(8, 3)})
-    names = ParameterGroups.from_module(module).names
-    assert names == ("tokens", *(f"encoder.layers.{i}" for i in range(4)), "output")
+def test_two_balanced_groups_that_begin_in_one_module_have_different_names():
+    assert ParameterGroups.from_module(nn.LSTM(5, 5, bias=False)).names == ("weight_ih_l0", "weight_hh_l0")
+    module = nn.Sequential(nn.LSTM(5, 5, bias=False))
+    assert ParameterGroups.from_module(module).names == ("0", "0.weight_hh_l0")
 
 
 def test_a_single_layer_is_one_group():

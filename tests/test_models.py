@@ -25,7 +25,7 @@ def classifier(lr=0.5):
 
 
 def test_the_network_is_as_large_as_it_says_and_has_the_papers_groups():
-    groups = ParameterGroups.from_module(classifier())
+    groups = ParameterGroups.from_module(classifier(), "tree")
     assert groups.num_parameters == 6186
     assert groups.names == ("network.input", "network.middle", "network.output")
 
@@ -143,7 +143,7 @@ def test_a_schedule_without_an_end_is_refused(make_scheduler, message):
 )
 def test_the_networks_have_the_papers_sizes_and_groups(network, images, sizes):
     assert network(images).shape == (3, 10)
-    assert ParameterGroups.from_module(network).sizes == sizes
+    assert ParameterGroups.from_module(network, "tree").sizes == sizes
     alone = network(images[:1])
     assert torch.allclose(network(images)[:1], alone, atol=1e-5), "a record's logits depend on itself alone"
 
@@ -178,7 +178,8 @@ def test_the_mnist_network_can_begin_with_filters_for_strokes_of_every_direction
 
 def test_the_mnist_network_can_have_group_norm():
     network = MnistCNN(group_norm=True)
-    assert ParameterGroups.from_module(network).sizes == (1040 + 32, 8224 + 64, 5130)
+    for grouping in ("tree", "balanced"):
+        assert ParameterGroups.from_module(network, grouping).sizes == (1040 + 32, 8224 + 64, 5130)
     assert [type(layer).__name__ for layer in network.first] == ["Conv2d", "GroupNorm", "ReLU", "_MaxPool"]
 
 
