@@ -1,5 +1,6 @@
 """One basis for all processes: the first one computes it, the others receive it."""
 
+import warnings
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -64,9 +65,17 @@ class SharedBasis:
         return None if self.is_new else self.subspace.state_dict()
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Continue from a checkpoint."""
-        if state is not None:
+        """Continue from a checkpoint. What does not fit other groups or another subspace begins anew: it is public."""
+        if state is None:
+            return
+        if self.subspace.fits(state):
             self.subspace.load_state_dict({name: self._here(value) for name, value in state.items()})
+        else:
+            warnings.warn(
+                "The basis in the checkpoint has other parameter groups, or is of another subspace: a new one begins. "
+                "Give the groups and the subspace of the run before to keep it.",
+                stacklevel=2,
+            )
 
     def _here(self, value: Any) -> Any:
         if isinstance(value, list):

@@ -102,6 +102,12 @@ class Subspace(ABC):
             "refreshed_at": self._refreshed_at,
         }
 
+    def fits(self, state: dict[str, Any]) -> bool:
+        """Whether the state is of a subspace with the same groups, and no more rows than there may be."""
+        shapes = [block.shape for block in state.get("blocks", ())]
+        same_groups = tuple(columns for _, columns in shapes) == self.sizes
+        return same_groups and all(rows <= quota for (rows, _), quota in zip(shapes, self.quotas, strict=True))
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         self.basis = Basis(tuple(state["blocks"]), state["defect"])

@@ -175,6 +175,10 @@ class TrackedSubspace(Subspace):
             "defects": [block.defect for block in self._blocks],
         }
 
+    def fits(self, state: dict[str, Any]) -> bool:
+        """Whether a tracked subspace with the same groups can go on from the state."""
+        return "covariances" in state and super().fits(state)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         self._blocks = []

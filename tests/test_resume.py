@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,22 @@ def test_what_costs_no_privacy_may_change(tmp_path):
     used = strategy(microbatch_size=3, gradients="loop", refresh_every=4)
     run(tmp_path, used, steps=4, checkpoint=tmp_path / "all" / "step=2.ckpt")
     assert used.privacy.steps == 4
+
+
+@pytest.mark.parametrize("change", [{"groups": "all"}, {"subspace": "power"}, {"subspace": "random"}])
+def test_a_basis_that_does_not_fit_any_more_begins_anew(tmp_path, change):
+    run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
+    checkpoint = tmp_path / "all" / "step=2.ckpt"
+    with pytest.warns(UserWarning, match="a new one begins") if "groups" in change else nullcontext():
+        _, fit = run(tmp_path, strategy(**change), steps=4, checkpoint=checkpoint)
+    assert fit.strategy.privacy.steps == 5, "3 before, 2 after"
+
+
+def test_a_tracked_subspace_begins_anew_after_another_one(tmp_path):
+    run(tmp_path, strategy(subspace="random"), steps=2, callbacks=[every_step(tmp_path / "all")])
+    with pytest.warns(UserWarning, match="a new one begins"):
+        _, fit = run(tmp_path, strategy(), steps=4, checkpoint=tmp_path / "all" / "step=2.ckpt")
+    assert fit.global_step == 4
 
 
 def test_a_missing_ledger_is_an_error_with_an_explicit_override(tmp_path):

@@ -23,7 +23,9 @@ results DATA=directory` runs what is missing, and `recipes/README.md` tells the 
   The authors also picked the best checkpoint on the test set; ours is the last one.
 - **ours**: mean test accuracy in percent ± standard deviation (n − 1) over seeds; `not run` where there is no run yet.
 - **ε**: the largest that one of our runs spent, by PLD (by RDP in the row that says so), rounded up.
-- **time**: of one run, on one thread with another run beside it, looks at the test images for the curves included.
+- **time**: of one run from start to end, on one thread with others beside it: the mean over seeds. Looks at the test
+  images for the curves are included, and so are pauses: B-GEP on MNIST at ε = 2 and some of the linear layer's runs
+  stood still for most of it, and the first of the latter computed the features.
 
 In pictures, dotted lines are published figures; curves are single runs, and nothing was chosen by looking at them.
 """
