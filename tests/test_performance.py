@@ -6,7 +6,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning_gep import performance
 from lightning_gep.performance import PerformanceMonitor, forget_peak_memory, peak_memory
 from lightning_gep.runs import read_metrics
-from tests.toys import Classifier, loader, strategy, trainer
+from tests.toys import Classifier, fresh_memory, loader, strategy, trainer
 
 CPU = torch.device("cpu")
 NAMES = {f"performance/{name}" for name in ("steps_per_second", "records_per_second", "peak_memory_mb")}
@@ -139,7 +139,7 @@ def test_two_processes_log_the_first_ones_steps_and_the_records_of_both(tmp_path
 def test_peak_memory_sees_what_was_held_and_is_forgotten_again():
     forget_peak_memory(CPU)
     before = peak_memory(CPU)
-    held = torch.ones(64 * 2**18)  # 64 MB
+    held = fresh_memory(64)
     assert peak_memory(CPU) > before + 50
     del held
     forget_peak_memory(CPU)

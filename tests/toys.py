@@ -1,5 +1,7 @@
 """Small ordinary Lightning code for the tests of the strategy: nothing in it knows of privacy."""
 
+import mmap
+
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
@@ -94,6 +96,11 @@ def trainer(directory, using, **settings):
         "default_root_dir": directory,
     }
     return Trainer(strategy=using, **{**defaults, **settings})
+
+
+def fresh_memory(megabytes):
+    """A tensor in memory of its own, which goes back to the system: after a fit the allocator keeps what is freed."""
+    return torch.frombuffer(mmap.mmap(-1, megabytes * 2**20), dtype=torch.uint8).fill_(1)
 
 
 def weights(module):
