@@ -22,9 +22,9 @@ def keep_freed_memory(device: torch.device) -> bool:
     glibc asks the system for every large block and gives it back when it is freed, and the system clears it anew, page
     by page. For per-sample gradients, which fill and free some megabytes at a time, that was a fourth of the time of a
     step. For that, pieces that do not fit each other take a little more at the peak (ResNet20: GP and GEP 2 to 3 %, a
-    cold start on 2000 anchors 15 %), and up to `KEPT` stay with the process after it. Nothing is done where the C library is
-    another one, where the user has set its environment variables, and for other devices, whose memory torch keeps by
-    itself.
+    cold start on 2000 anchors 15 %), and up to `KEPT` stay with the process after it. Nothing is done where the C
+    library is another one, where the user has set its environment variables, and for other devices, whose memory torch
+    keeps by itself.
     """
     if device.type != "cpu" or not sys.platform.startswith("linux") or any(name in os.environ for name in OF_THE_USER):
         return False
