@@ -24,14 +24,18 @@ def orthonormalise(rows: Tensor) -> tuple[Tensor, float]:
     the largest singular value) are left out, so duplicates, zeros and low rank give fewer rows. Rows must be finite;
     any scale is fine.
     """
+    return polish(nearly_orthonormal(rescaled(rows, scale_of(rows))))
+
+
+def nearly_orthonormal(rows: Tensor) -> Tensor:
+    """The basis of `orthonormalise`, not yet polished: orthonormal up to what rounding makes of small directions."""
     if rows.shape[0] == 0:
-        return rows, 0.0
-    rows = rescaled(rows, scale_of(rows))
+        return rows
     energies, vectors = torch.linalg.eigh(gram(rows))
     resolution = max((4 * torch.finfo(rows.dtype).eps) ** 2, 8 * rows.shape[0] * torch.finfo(torch.float64).eps)
     kept = energies > resolution * energies[-1].clamp(min=torch.finfo(torch.float64).tiny)
     whitening = (vectors[:, kept] / energies[kept].sqrt()).T.flip(0)
-    return polish(whitening.to(rows.dtype) @ rows)
+    return whitening.to(rows.dtype) @ rows
 
 
 def polish(rows: Tensor) -> tuple[Tensor, float]:

@@ -9,12 +9,13 @@ import csv
 import json
 import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from lightning_gep.errors import ConfigurationError
 
@@ -25,6 +26,7 @@ except ImportError:  # Windows: two sweeps in one directory are not kept apart t
 
 RUN_FILE, SWEEP_FILE, CARD_FILE, CARD_PAGE = "run.json", "sweep.json", "privacy_card.json", "privacy_card.html"
 LOCK_FILE = "run.lock"
+SECONDS_TO_WAIT = 0.5
 
 Status = Literal["waiting", "running", "finished", "failed", "interrupted"]
 Row = dict[str, float]
@@ -100,14 +102,24 @@ class SweepRecord:
 def locked(directory: Path) -> Iterator[None]:
     """Inside, no other process works in the directory. Raises ConfigurationError if one does already."""
     with (directory / LOCK_FILE).open("a") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ConfigurationError(
-                    f"Another process is training in {directory}. Wait for it, or use another output directory."
-                ) from None
+        # Who asks `is_locked` holds a shared lock for a moment: so there is some patience.
+        end = time.monotonic() + SECONDS_TO_WAIT
+        while not (taken := _take_lock(file)) and time.monotonic() < end:
+            time.sleep(0.01)
+        if not taken:
+            raise ConfigurationError(
+                f"Another process is training in {directory}. Wait for it, or use another output directory."
+            )
         yield
+
+
+def _take_lock(file: IO[str]) -> bool:
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
 
 
 def is_locked(directory: Path) -> bool:

@@ -12,7 +12,7 @@ from lightning_gep.checks import positive_integer
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.orthonormal import (
     largest_overlap,
-    orthonormalise,
+    nearly_orthonormal,
     overlap_bound,
     polish,
     reflector,
@@ -26,8 +26,6 @@ from lightning_gep.subspace import Anchors, Subspace, finite_parts
 
 LOOSEST = {torch.float32: 1e-4, torch.float64: 1e-9}
 """The largest defect that is let stand. It widens the bound on residual norms less than the rounding of embeddings."""
-LARGEST_OVERLAP = {torch.float32: 1e-5, torch.float64: 1e-13}
-"""Of new directions with the old ones, before the old ones are taken out once more."""
 
 
 @dataclass
@@ -206,14 +204,11 @@ def _split(gradients: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 def _directions(outside: Tensor, rows: Tensor) -> tuple[Tensor, float]:
     """An orthonormal basis of the rest, with its defect.
 
-    Where the rest was small beside what it is a rest of, rounding has left too much of the rows in it: then they are
-    taken out once more.
+    Where the rest was small beside what it is a rest of, rounding has left too much of the rows in it. So they are
+    taken out once more, from directions of unit length, where they are easy to see; what is left is polished once.
     """
-    directions, defect = orthonormalise(outside)
-    products = directions @ rows.T
-    if torch.linalg.matrix_norm(products).item() > LARGEST_OVERLAP[rows.dtype]:
-        directions, defect = orthonormalise(torch.addmm(directions, products, rows, alpha=-1))
-    return directions, defect
+    directions = nearly_orthonormal(outside)
+    return polish(torch.addmm(directions, directions @ rows.T, rows, alpha=-1))
 
 
 def sum_of_squares(rows: Tensor) -> float:

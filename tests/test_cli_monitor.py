@@ -1,8 +1,10 @@
 import io
 import time
 
+import pytest
 from rich.console import Console
 
+from lightning_gep.cli import monitor
 from lightning_gep.cli.monitor import SweepMonitor, outcome_table
 from lightning_gep.runs import RunRecord, SweepRecord, locked
 
@@ -41,6 +43,18 @@ def test_a_long_sweep_shows_what_is_under_way_and_how_much_is_left_out():
     assert "… and 290 more" in text
 
 
+@pytest.fixture
+def _looks_often(monkeypatch):
+    monkeypatch.setattr(monitor, "SECONDS_BETWEEN_LOOKS", 0.05)
+
+
+def wait_for(console, text):
+    end = time.monotonic() + 30
+    while text not in console.file.getvalue() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("_looks_often")
 def test_elsewhere_than_on_a_terminal_every_change_is_a_line(tmp_path):
     SweepRecord("s", jobs=["seed=0", "seed=1", "seed=2"]).write(tmp_path)
     for job in ("seed=0", "seed=1"):
@@ -49,7 +63,7 @@ def test_elsewhere_than_on_a_terminal_every_change_is_a_line(tmp_path):
     console = Console(file=io.StringIO(), width=200)
     with SweepMonitor(tmp_path, console), locked(tmp_path / "seed=1"):
         RunRecord("seed=1").write(tmp_path / "seed=1")
-        time.sleep(2.5)
+        wait_for(console, "running seed=1")
         finished("seed=1").write(tmp_path / "seed=1")
     assert console.file.getvalue().splitlines() == [
         "1 of 3 jobs are finished already.",
@@ -58,14 +72,15 @@ def test_elsewhere_than_on_a_terminal_every_change_is_a_line(tmp_path):
     ]
 
 
+@pytest.mark.usefixtures("_looks_often")
 def test_on_a_terminal_the_table_is_drawn_again_and_again_and_leaves_no_trace(tmp_path):
     SweepRecord("s", jobs=["seed=0"]).write(tmp_path)
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
     with SweepMonitor(tmp_path, console):
-        time.sleep(1.5)
+        wait_for(console, "waiting")
         (tmp_path / "seed=0").mkdir()
         finished("seed=0").write(tmp_path / "seed=0")
-        time.sleep(1.5)
+        wait_for(console, "finished")
     text = console.file.getvalue()
     assert "waiting" in text
     assert "finished" in text

@@ -408,7 +408,9 @@ def test_a_browser_draws_the_page(width, scheme, browser, tmp_path):  # noqa: F8
 
 
 def shade(opened, element, name):
-    """The sum of red, green and blue."""
-    opened.wait_for_timeout(300)
-    colour = opened.evaluate(f"getComputedStyle({element}).{name}")
-    return sum(int(value) for value in re.findall(r"\d+", colour)[:3])
+    """The sum of red, green and blue, when it has been the same for a moment: plots are drawn anew after a change."""
+    seen = []
+    while len(seen) < 4 or (len(seen) < 40 and len(set(seen[-4:])) > 1):
+        opened.wait_for_timeout(200)
+        seen.append(opened.evaluate(f"getComputedStyle({element}).{name}"))
+    return sum(int(value) for value in re.findall(r"\d+", seen[-1])[:3])

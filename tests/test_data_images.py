@@ -18,7 +18,7 @@ from lightning_gep.data.records import FeatureRecords, ImageRecords
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.poisson_loader import PoissonLoader
 from lightning_gep.public_data import check_public_data
-from lightning_gep.sampling import PoissonSampler, Secret
+from lightning_gep.sampling import PoissonSampler, seeded_secret
 from tests import data_files
 from tests.data_files import labels, pixels
 
@@ -84,7 +84,7 @@ def test_a_batch_read_at_once_is_the_records_read_one_by_one(mnist):
 def test_poisson_batches_are_read_at_once_also_through_a_subset(mnist, monkeypatch):
     module = data(mnist, validation_size=10)
     monkeypatch.setattr(ImageRecords, "__getitem__", None)  # a single read would fail
-    sampler = PoissonSampler(20, 10, secret=Secret(), steps_per_epoch=3)
+    sampler = PoissonSampler(20, 10, secret=seeded_secret(0), steps_per_epoch=3)
     for step, (images, own) in enumerate(PoissonLoader(module.train_dataloader(), sampler, lambda: 0)):
         rows = [module.train.indices[i] for i in sampler.draw(step)]
         assert own.tolist() == [row % 10 for row in rows]

@@ -117,6 +117,11 @@ class Gradients(Callback):
         self.seen.append(torch.cat([p.grad.reshape(-1).clone() for p in pl_module.parameters()]))
 
 
+STEPS_TO_TELL = {"gep": 300, "bgep": 700, "gp": 60}
+"""So many that the noise's mean energy is within 2 % but for five standard deviations, or more: 200 numbers a step have
+most of the energy of GEP's, and all of B-GEP's."""
+
+
 @pytest.mark.parametrize("mechanism", ["gep", "bgep", "gp"])
 @pytest.mark.parametrize("generator", ["system", "secure"])
 def test_at_zero_gradient_the_variance_is_that_of_the_noise(tmp_path, mechanism, generator):
@@ -131,7 +136,7 @@ def test_at_zero_gradient_the_variance_is_that_of_the_noise(tmp_path, mechanism,
     public = public_loader(count=400)
     anchors = {"num_anchors": 200, "refresh_every": 10_000, "aux_dataloader": public}
     used = strategy(**settings, **anchors, noise_multiplier=2.0, clip_norm=0.7)
-    fit = trainer(tmp_path, used, callbacks=[spy], max_steps=600 if mechanism == "bgep" else 60, max_epochs=-1)
+    fit = trainer(tmp_path, used, callbacks=[spy], max_steps=STEPS_TO_TELL[mechanism], max_epochs=-1)
     fit.fit(Wide(), zero_loader())
     release, n = used.privacy.plan.release, used.privacy.plan.expected_batch_size
     p = len(spy.seen[0])
@@ -154,7 +159,7 @@ def test_a_thousandfold_noise_does_not_learn_what_no_noise_learns(tmp_path):
     results = {}
     for noise in (0.0, 1000.0):
         module = Classifier()
-        fit = trainer(tmp_path, strategy(noise_multiplier=noise, generator="system"), max_epochs=40)
+        fit = trainer(tmp_path, strategy(noise_multiplier=noise), max_epochs=40)
         fit.fit(module, loader())
         results[noise] = accuracy(module)
     assert results[0.0] >= 0.8

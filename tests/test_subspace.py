@@ -152,7 +152,7 @@ def test_the_defect_bounds_the_truth_over_many_refreshes(dtype):
     subspace = TrackedSubspace((3000,), (60,), num_anchors=12, decay=0.9)
     common = torch.randn(80, 3000, dtype=dtype)
     bounds = []
-    for step in range(90):
+    for step in range(150):
         # Long rows close to what is spanned already leave a small rest, in which rounding is large.
         noise = 1e-3 * torch.randn(12, 3000, dtype=dtype)
         rows = torch.randn(12, 80, dtype=dtype) @ common * 10.0 ** (step % 4) + noise

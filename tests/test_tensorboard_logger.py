@@ -22,7 +22,7 @@ CONFIG = {"seed": 0, "mechanism": {"mechanism": "gep", "k": 6, "split": [1.0, 2.
 
 class Slow(Callback):
     def on_train_batch_end(self, *_):
-        time.sleep(0.1)
+        time.sleep(0.5)
 
 
 def written(directory):
@@ -69,8 +69,8 @@ def test_rows_do_not_tell_how_long_a_step_took(tmp_path):
     times = [event.wall_time for event in train(tmp_path, [Slow()]).Scalars("privacy/steps")]
     assert len(times) == 10
     for epoch in (times[:5], times[5:]):
-        assert max(epoch) - min(epoch) < 0.25, "five steps took twice that"
-    assert times[5] - times[4] > 0.25
+        assert max(epoch) - min(epoch) < 1.0, "five steps took twice that"
+    assert times[5] - times[4] > 1.0
 
 
 def test_the_configuration_is_a_file_and_a_table_beside_the_results(tmp_path):

@@ -132,7 +132,7 @@ class Slow(Callback):
     """Steps that take long, as those with many records do."""
 
     def on_train_batch_end(self, *_):
-        time.sleep(0.1)
+        time.sleep(0.5)
 
 
 def test_rows_do_not_tell_how_long_a_step_took(tmp_path):
@@ -143,8 +143,8 @@ def test_rows_do_not_tell_how_long_a_step_took(tmp_path):
     first, second = ([row["_runtime"] for row in run.rows if row["epoch"] == epoch] for epoch in (0, 1))
     for times in (first, second):
         assert len(times) > 5
-        assert max(times) - min(times) < 0.25, "five steps took twice that"
-    assert min(second) - max(first) > 0.25
+        assert max(times) - min(times) < 1.0, "five steps took twice that"
+    assert min(second) - max(first) > 1.0
 
 
 def test_two_jobs_of_a_process_are_two_runs_of_one_group(tmp_path):
