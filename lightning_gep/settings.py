@@ -145,6 +145,11 @@ class CostSettings:
         """Anchors of a refresh: the paper's 2000 from a cold start, a few for a basis that remembers."""
         return (2000 if self.subspace == "power" else DEFAULT_ANCHORS) if self.num_anchors is None else self.num_anchors
 
+    @property
+    def sweeps(self) -> int:
+        """How often a refresh looks at each of its anchors."""
+        return self.power_iterations if self.subspace == "power" else 1
+
     def subspace_for(self, sizes: tuple[int, ...], quotas: tuple[int, ...]) -> Subspace:
         """The source of the basis."""
         positive_integer("num_anchors", self.anchors, "It is the number of public records each refresh looks at.")

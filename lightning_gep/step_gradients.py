@@ -1,6 +1,6 @@
 """Per-sample gradients of a LightningModule's training step, for private and for public records."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,19 +59,35 @@ class StepGradients:
                 yield self.backend(microbatch).to(self.device)
 
     def of_public(
-        self, stream: PublicStream | None, count: int, step: int, to_device: Callable[[Any], Any], at_once: int
+        self,
+        stream: PublicStream | None,
+        count: int,
+        step: int,
+        to_device: Callable[[Any], Any],
+        *,
+        at_once: int,
+        sweeps: int = 1,
     ) -> Callable[[], Iterator[Tensor]]:
-        """Sweeps over the gradients of `count` public records, the same ones each time; they leave no trace."""
-        batches: list[Any] = []
+        """Sweeps over the gradients of `count` public records, the same ones at each of `sweeps`; they leave no trace.
+
+        Records are held only where they are seen again, or where a seed must give the same ones whatever random numbers
+        the gradients use in between.
+        """
+        held: list[Any] = []
         size = min(self.microbatch, at_once)
 
-        def sweep() -> Iterator[Tensor]:
+        def records() -> Iterable[Any]:
             assert stream is not None, "a mechanism with a basis has public data"
-            if not batches:
+            if sweeps == 1 and self.seed is None:
+                return stream.batches(count)
+            if not held:
                 with self.reproducible(step):
-                    batches.extend(stream.batches(count, restart=self.seed is not None))
+                    held.extend(stream.batches(count, restart=self.seed is not None))
+            return held
+
+        def sweep() -> Iterator[Tensor]:
             with recorded_logs(self.module), untouched(self.module), _train_mode(self.module):
-                for batch in batches:
+                for batch in records():
                     for microbatch in microbatches(to_device(batch), size):
                         yield self.backend(microbatch).to(self.device)
 

@@ -330,7 +330,14 @@ class GEPStrategy(ProcessStrategy):
 
     def _anchors(self, count: int, step: int) -> Any:
         # A basis takes in as many at once when it is filled as at any other refresh: no more memory is needed for it.
-        return self._gradients.of_public(self._public, count, step, self._like_a_training_batch, self.cost.anchors)
+        return self._gradients.of_public(
+            self._public,
+            count,
+            step,
+            self._like_a_training_batch,
+            at_once=self.cost.anchors,
+            sweeps=self.cost.sweeps,
+        )
 
     def _like_a_training_batch(self, batch: Any) -> Any:
         """A public batch with all that Lightning does to a batch before training_step sees it."""

@@ -147,8 +147,10 @@ class PowerSubspace(Subspace):
                 if iteration == 0 and not blocks:
                     blocks = random_rows(step, self.quotas, self.sizes, gradients)
                 with full_precision(gradients.device):
-                    for product, block, part in zip(products, blocks, finite_parts(gradients, self.sizes), strict=True):
+                    parts = finite_parts(gradients, self.sizes)
+                    for product, block, part in zip(products, blocks, parts, strict=True):
                         product.add_power_step(block, part)
+                    del gradients, parts, part  # or they would still be held while the next microbatch is computed
             if not blocks:
                 return []
             results = [orthonormalise(product.value(block)) for product, block in zip(products, blocks, strict=True)]

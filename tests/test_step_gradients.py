@@ -1,0 +1,68 @@
+import gc
+import weakref
+
+import pytest
+import torch
+from lightning.pytorch.plugins import Precision
+from torch.utils.data import DataLoader, Dataset
+
+from lightning_gep.groups import ParameterGroups
+from lightning_gep.public_data import PublicStream
+from lightning_gep.step_gradients import StepGradients
+from tests.toys import CLASSES, FEATURES, Classifier
+
+
+class Fresh(Dataset):
+    """Records that are new at every look, as with random labels, and whose life can be followed."""
+
+    def __init__(self):
+        self.alive = weakref.WeakSet()
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        raise AssertionError("whole batches are read")
+
+    def __getitems__(self, indices):
+        x = torch.randn(len(indices), FEATURES)
+        self.alive.add(x)
+        return x, torch.randint(CLASSES, (len(indices),))
+
+
+def gradients(seed):
+    module = Classifier()
+    made = StepGradients(module, Precision(), ParameterGroups.from_module(module), 5, seed)
+    made.choose_backend((torch.randn(6, FEATURES), torch.randint(CLASSES, (6,))), "functional")
+    return made
+
+
+def public():
+    data = Fresh()
+    return data, PublicStream(DataLoader(data, batch_size=5, collate_fn=lambda batch: batch))
+
+
+def test_anchors_that_are_seen_once_are_not_held():
+    data, stream = public()
+    most = 0
+    for _ in gradients(None).of_public(stream, 40, 0, lambda batch: batch, at_once=5)():
+        gc.collect()
+        most = max(most, len(data.alive))
+    assert most <= 2, "of eight batches: the one in use, and the one before until the next is drawn"
+
+
+@pytest.mark.parametrize(("seed", "sweeps"), [(None, 2), (0, 1)])
+def test_anchors_that_are_seen_again_are_the_same(seed, sweeps):
+    _, stream = public()
+    sweep = gradients(seed).of_public(stream, 40, 0, lambda batch: batch, at_once=5, sweeps=sweeps)
+    first, second = (torch.cat(list(sweep())) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_a_refresh_with_one_sweep_after_another_sees_other_records():
+    _, stream = public()
+    made = gradients(None)
+    first, second = (
+        torch.cat(list(made.of_public(stream, 40, step, lambda batch: batch, at_once=5)())) for step in range(2)
+    )
+    assert not torch.equal(first, second)
