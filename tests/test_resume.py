@@ -1,52 +1,15 @@
 """Checkpoints, resumes and kills: the count never falls, the draws never repeat, the seeded run repeats exactly."""
 
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
-from lightning_gep.ledger import read
 from lightning_gep.poisson_loader import EmptyBatch
-from tests.toys import Classifier, loader, strategy, trainer, weights
-
-ROOT = Path(__file__).parents[1]
-STEPS = 8
-
-
-def module():
-    def step(optimizer):
-        return {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 3), "interval": "step"}
-
-    return Classifier(lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9), step)
-
-
-def every_step(directory, **settings):
-    return ModelCheckpoint(directory, "{step}", save_top_k=-1, every_n_train_steps=1, **settings)
-
-
-def run(directory, using, steps=STEPS, checkpoint=None, callbacks=(), **settings):
-    trained = module()
-    enabled = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
-    fit = trainer(
-        directory,
-        using,
-        max_steps=steps,
-        callbacks=list(callbacks),
-        enable_checkpointing=enabled,
-        max_epochs=-1,
-        **settings,
-    )
-    fit.fit(trained, loader(), ckpt_path=checkpoint)
-    return trained, fit
+from tests.resumable import STEPS, every_step, module, run
+from tests.toys import loader, strategy, trainer, weights
 
 
 @pytest.mark.parametrize("mechanism", ["gep", "gp"])
@@ -205,114 +168,3 @@ def test_no_file_of_a_run_contains_the_sampling_secret(tmp_path, monkeypatch):
     assert list(tmp_path.rglob("*.ckpt"))
     for secret in secrets:
         assert found_in(tmp_path, secret) == []
-
-
-# Kills. The child raises a counter in shared memory at each draw of noise; the ledger must never be below it.
-
-CHILD = """
-import mmap, os, signal, struct, sys, time
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from lightning_gep import account, ledger, noise
-from tests.test_resume import every_step, run
-from tests.toys import strategy
-
-directory, witness_path, kill_at, moment, checkpoint = sys.argv[1:6]
-file = open(witness_path, "r+b")
-witness = mmap.mmap(file.fileno(), 8)
-count = {"releases": 0}
-
-def die(at):
-    if moment == at and count["releases"] == int(kill_at):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-class Witness(noise.SystemNoise):
-    def normal(self, size, *, step, part, device):
-        die("before noise")
-        if part == "embedding":
-            struct.pack_into("q", witness, 0, struct.unpack_from("q", witness, 0)[0] + 1)
-        drawn = super().normal(size, step=step, part=part, device=device)
-        die("after noise")
-        return drawn
-
-noise.SystemNoise = Witness
-record = ledger.Ledger.record
-
-def recorded(self, event, step):
-    count["releases"] += 1
-    die("before ledger")
-    record(self, event, step)
-    die("after ledger")
-
-ledger.Ledger.record = recorded
-step = torch.optim.SGD.step
-
-def stepped(self, closure=None):
-    result = step(self, closure)
-    die("after update")
-    return result
-
-torch.optim.SGD.step = stepped
-print("ready", flush=True)
-run(directory, strategy(generator="system"), steps=400, checkpoint=checkpoint or None,
-    callbacks=[every_step(Path(directory) / "all", save_last=True)])
-"""
-
-
-def start(tmp_path, kill_at=0, moment="never", checkpoint=""):
-    script, witness = tmp_path / "child.py", tmp_path / "witness"
-    script.write_text(CHILD)
-    if not witness.exists():
-        witness.write_bytes(bytes(8))
-    command = [sys.executable, script, tmp_path, witness, str(kill_at), moment, checkpoint]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-
-def witnessed(tmp_path):
-    return int.from_bytes((tmp_path / "witness").read_bytes(), "little")
-
-
-def in_ledger(tmp_path):
-    (path,) = (tmp_path / "privacy").glob("*.ledger")
-    return len(read(path).releases)
-
-
-@pytest.mark.parametrize("moment", ["before ledger", "after ledger", "before noise", "after noise", "after update"])
-def test_a_kill_at_any_point_of_a_step_never_hides_a_release(tmp_path, moment):
-    assert start(tmp_path, kill_at=3, moment=moment).wait(120) == -signal.SIGKILL
-    draws = witnessed(tmp_path)
-    assert draws == (2 if moment in ("before ledger", "after ledger", "before noise") else 3)
-    assert in_ledger(tmp_path) >= draws
-    checkpoint = tmp_path / "all" / "step=2.ckpt"
-    used = strategy(generator="system")
-    run(tmp_path, used, steps=4, checkpoint=checkpoint)
-    assert used.privacy.steps >= draws + 2
-
-
-def test_kills_at_random_moments_never_hide_a_release(tmp_path):
-    """One run, killed over and over and resumed each time from its newest checkpoint."""
-    chance, during = random.Random(0), 0
-    for attempt in range(22):
-        before = witnessed(tmp_path) if attempt else 0
-        newest = max((tmp_path / "all").glob("step=*.ckpt"), key=os.path.getmtime, default=None) if attempt else None
-        child = start(tmp_path, checkpoint=str(newest or ""))
-        child.stdout.readline()
-        deadline = time.monotonic() + 60
-        # Every fifth kill may come before the first step, but not before there is something to resume from.
-        while time.monotonic() < deadline and (
-            (attempt % 5 and witnessed(tmp_path) == before) or not any((tmp_path / "all").glob("step=*.ckpt"))
-        ):
-            time.sleep(0.002)
-        time.sleep(chance.uniform(0, 0.15))
-        child.kill()
-        child.wait()
-        during += before < witnessed(tmp_path) < 400 * (attempt + 1)
-        if (tmp_path / "privacy").exists():
-            assert in_ledger(tmp_path) >= witnessed(tmp_path)
-    assert during >= 15, "most kills have to land between the first and the last step"
-    newest = max((tmp_path / "all").glob("step=*.ckpt"), key=os.path.getmtime)
-    used = strategy(generator="system")
-    run(tmp_path, used, steps=torch.load(newest, weights_only=True)["global_step"] + 1, checkpoint=newest)
-    assert used.privacy.steps >= witnessed(tmp_path) + 1
