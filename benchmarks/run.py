@@ -29,7 +29,6 @@ HERE = Path(__file__).parent
 REFRESHED = {"bgep", "gep", "gep_auto", "gep_tree"}
 """Whose basis is refreshed once in several steps: only whole laps of them can be compared."""
 SLOW = {"gep_cold", "paper"}
-"""Whose step is many times as long, and who are far from any aim: one step, in the first repetition alone."""
 
 
 def main() -> None:
@@ -70,12 +69,12 @@ def measure(setting: Setting, repetitions: int, *, quick: bool) -> dict[str, Any
     """All contenders at one setting: medians over the repetitions, with the smallest and the largest."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
     with Progress() as progress:
-        order = [c for i in range(repetitions) for c in CONTENDERS if i == 0 or c not in SLOW]
-        task = progress.add_task(setting.name, total=len(order))
-        for contender in order:
-            progress.update(task, description=f"{setting.name}: {contender}")
-            found[contender].append(in_a_process(contender, setting, steps_of(contender, quick=quick)))
-            progress.advance(task)
+        task = progress.add_task(setting.name, total=repetitions * len(CONTENDERS))
+        for _ in range(repetitions):
+            for contender in CONTENDERS:
+                progress.update(task, description=f"{setting.name}: {contender}")
+                found[contender].append(in_a_process(contender, setting, steps_of(contender, quick=quick)))
+                progress.advance(task)
     table = {contender: summary(contender, runs) for contender, runs in found.items()}
     speed = matmul_speed(setting)
     limit = seconds_at_the_limit(

@@ -26,16 +26,16 @@ def draw(noise, size, step=0, part="embedding"):
 
 
 def looks_like(sample, std):
-    """Variance within 1 % (7 standard errors at 10⁶) and the Gaussian shape."""
-    variance_right = abs(float(sample.square().mean()) / std**2 - 1) < 0.01
-    shape_right = stats.kstest(sample.numpy() / std, "norm").pvalue > 1e-9
+    """Variance within 0.5 % (7 standard errors at 4·10⁶) and the Gaussian shape of the first million."""
+    variance_right = abs(float(sample.square().mean()) / std**2 - 1) < 0.005
+    shape_right = stats.kstest(sample[:1_000_000].numpy() / std, "norm").pvalue > 1e-6
     return variance_right and shape_right
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_million_draws_have_the_right_scale_and_shape(name):
+def test_millions_of_draws_have_the_right_scale_and_shape(name):
     part = Part(clip=0.7, sigma=2.5)
-    noisy = perturb(torch.zeros(1_000_000, dtype=torch.float64), part, SOURCES[name](), 0, "residual")
+    noisy = perturb(torch.zeros(4_000_000, dtype=torch.float64), part, SOURCES[name](), 0, "residual")
     assert looks_like(noisy, 0.7 * 2.5)
     assert not looks_like(noisy * 1.03, 0.7 * 2.5), "a scale 3 % too large must be noticed"
     assert not looks_like(noisy * 0.97, 0.7 * 2.5), "a scale 3 % too small must be noticed"

@@ -272,17 +272,17 @@ def test_one_run(watched, tmp_path):
 
 
 def test_three_hundred_runs_are_small_and_open_quickly(browser, large):  # noqa: F811
-    """Until the plots in view are drawn: 2.1 s on two idle cores (2.9 s until all are), where 3 s are the aim.
+    """Under 3 s on the clock until the plots in view are drawn. On a busy machine an attempt may be slow; not all are.
 
-    A busy machine is slower, so 8 s are allowed; drawing that grows with the square of the runs takes far longer.
+    On two idle cores it took 2.1 s, and 2.9 s until all plots were drawn.
     """
     assert large.stat().st_size < 10e6
     seconds = []
-    while len(seconds) < 8 and min(seconds, default=9) >= 8:
+    while len(seconds) < 8 and min(seconds, default=9) >= 3:
         found = Watched(browser, viewport=DESKTOP)
         opened = found.open(large)
         entry = opened.evaluate("performance.getEntriesByName('plots in view drawn')[0].startTime / 1000")
         seconds.append(entry)
         assert found.errors == []
         found.close()
-    assert min(seconds) < 8, seconds
+    assert min(seconds) < 3, seconds

@@ -25,12 +25,15 @@ def test_every_record_is_in_with_probability_q_independently():
         drawn = poisson.draw(step)
         counts[drawn] += 1
         sizes.append(len(drawn))
-        together += 3 in drawn and 4 in drawn
+        member = np.zeros(n, dtype=bool)
+        member[drawn] = True
+        together += np.count_nonzero(member[::2] & member[1::2])
     q = batch / n
     assert stats.chisquare(counts, np.full(n, counts.sum() / n)).pvalue > 1e-6
     assert abs(counts.sum() / (n * steps * q) - 1) < 5 / np.sqrt(n * steps * q)
     assert np.var(sizes) == pytest.approx(n * q * (1 - q), rel=0.2), "the size of a batch varies as a binomial does"
-    assert 0 < together / steps < q * q + 7 * np.sqrt(q * q / steps)
+    pairs = steps * n / 2
+    assert together / pairs == pytest.approx(q * q, abs=6 * q / np.sqrt(pairs)), "pairs are drawn as if by chance"
 
 
 def test_a_batch_has_each_record_at_most_once():
