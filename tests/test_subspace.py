@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.orthonormal import gram, largest_entry
+from lightning_gep.orthonormal import gram, largest_entry, scale_of
 from lightning_gep.strips import strips_in_float64
-from lightning_gep.subspace import PowerSubspace, RandomSubspace
+from lightning_gep.subspace import PowerSubspace, RandomSubspace, finite_parts
 from lightning_gep.tracking import LOOSEST, TrackedSubspace
 from tests.reference import dense, orthonormal_rows, principal_rows, span_distance
 
@@ -35,6 +35,7 @@ ANCHORS = {
     "rank below k": lambda: torch.randn(120, 3) @ torch.randn(3, 700),
     "fewer anchors than k": lambda: torch.randn(6, 700),
     "huge": lambda: 1e30 * torch.randn(120, 700),
+    "sums that overflow": lambda: torch.full((120, 700), 3e36) + 1e36 * torch.randn(120, 700),
     "tiny": lambda: 1e-30 * torch.randn(120, 700),
     "all scales": lambda: torch.randn(120, 700) * torch.logspace(-30, 30, 120)[:, None],
     "some not finite": lambda: torch.where(torch.rand(120, 700) < 0.0005, torch.inf, torch.randn(120, 700)),
@@ -314,3 +315,20 @@ def test_bad_settings_are_explained(call, message):
 def test_no_anchors_at_all_is_explained(source):
     with pytest.raises(ConfigurationError, match="There are no anchor gradients"):
         SOURCES[source]().at_step(0, lambda: iter(()))
+
+
+@pytest.mark.parametrize("fill", [torch.nan, torch.inf, -torch.inf])
+def test_anchors_that_are_not_finite_are_left_out_and_large_ones_are_not(fill):
+    rows = torch.randn(6, 700)
+    rows[1, 3], rows[4] = fill, fill
+    rows[2] = 1e37  # their sum is not finite, and each of them is
+    kept = torch.cat(finite_parts(rows, SIZES), dim=1)
+    assert torch.equal(kept, rows[[0, 2, 3, 5]])
+
+
+@pytest.mark.parametrize("largest", [-3e30, 3e30, -3e-30, 2e7])
+def test_the_scale_of_rows_is_their_largest_entry_of_either_sign(largest):
+    rows = torch.full((5, 700), largest / 10)
+    rows[3, 7] = largest
+    assert scale_of(rows) == pytest.approx(abs(largest), rel=1e-6)
+    assert scale_of(torch.zeros(5, 700)) == 0.0
