@@ -25,7 +25,7 @@ from recipes.measured.batch import ByGroup, of_gradients, of_projection
 from recipes.measured.gradients import MeasuredGradients
 from recipes.measured.nested_basis import NestedBasis, cold_start, random_basis
 from recipes.measured.options import RANDOM, Options
-from recipes.measured.training import TRACKED, composed, experiment, settings_of, weights_after
+from recipes.measured.training import composed, experiment, settings_of, training, weights_after
 
 NOT_COVERED = (
     "Nonprivate: computed from private records without noise, so not covered by any ε. For data that is public anyway."
@@ -34,7 +34,7 @@ NOT_COVERED = (
 
 def measure(options: Options) -> dict[str, Any]:
     """All figures, after training and measuring what is missing."""
-    config = composed(experiment(options.data), [*TRACKED, *options.overrides])
+    config = training(options.data, options.overrides)
     config.data.directory = str(options.data_directory)
     if config.threads is not None:
         torch.set_num_threads(positive_integer("threads", config.threads, "Use 1, or null for torch's own choice."))

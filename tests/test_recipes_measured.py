@@ -8,17 +8,20 @@ import sys
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import nn
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.groups import ParameterGroups
 from lightning_gep.release import Part, Release
 from lightning_gep.subspace import random_rows
-from recipes import gradient_norms, projection_error, stable_rank
+from recipes import first_epochs, gradient_norms, projection_error, stable_rank
 from recipes.measured import drawing
 from recipes.measured.batch import WHOLE, of_gradients, of_projection, products_of
 from recipes.measured.nested_basis import cold_start, largest_quotas, random_basis
 from recipes.measured.options import SOURCES
+from recipes.measured.training import training
+from recipes.running.settings import settings_of, without_machine
 
 RECORDS, ANCHORS = 14, 40
 S, S1, S2 = 1.6, 1.2, 1.0
@@ -211,6 +214,15 @@ def test_the_figures_of_cifar10_come_from_one_training_each_measured_once(comman
         command(projection_error, "cifar10", "--steps", "0", "1", "--working-directory", str(tmp_path / "other"))
     with pytest.raises(ConfigurationError, match=r"ended after 2 steps, and the weights after 3 were not kept"):
         command(projection_error, "cifar10", "--steps", "0", "3")
+
+
+def test_the_training_on_cifar10_is_that_of_gep_in_its_first_epochs():
+    """So that the directory of the one serves the other: only what is shown may differ."""
+    (run,) = first_epochs.TABLE.runs(["gep"])
+    asked = OmegaConf.to_container(training("cifar10", ["output_dir=."]), resolve=True)
+    done = settings_of(run)
+    for group in ("data", "aux", "model", "optimizer", "scheduler", "mechanism", "privacy", "trainer", "seed"):
+        assert without_machine(asked[group]) == done[group]
 
 
 def test_noise_stands_beside_gradients_on_mnist(command, capsys):
