@@ -9,11 +9,13 @@ from recipes import (
     mnist_epsilon2,
     random_basis,
     table1,
+    thresholds,
 )
 from recipes.running.cells import Run
 
 TABLES = (
     table1.TABLE,
+    thresholds.TABLE,
     mnist_epsilon2.TABLE,
     linear_probe.TABLE,
     first_epochs.TABLE,
@@ -29,6 +31,7 @@ def runs_in_order() -> list[Run]:
     first = [
         *table1.TABLE.runs(["mnist_*_eps2"], seeds=[0]),
         *mnist_epsilon2.TABLE.runs(mnist_epsilon2.BEST, seeds=[0]),
+        *thresholds.TABLE.runs(),
         *linear_probe.TABLE.runs(),
         *first_epochs.TABLE.runs(),
         *table1.TABLE.runs(["mnist_*_eps2"]),
