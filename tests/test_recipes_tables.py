@@ -145,6 +145,20 @@ def test_the_page_has_means_with_their_spread_and_draws_what_there_is(tmp_path, 
     assert README.read_text() == overview(README.read_text(), TABLES), "another page is no reason to change the list"
 
 
+def test_a_figure_stands_beside_its_numbers(tmp_path):
+    assert page(tmp_path).count("Not run.") == 3
+    shutil.copytree(RESULTS / "figures", tmp_path / "figures")
+    (tmp_path / "figures" / "projection_error_mnist.svg").unlink()
+    path = tmp_path / "figures" / "measured_cifar10.json"
+    measured = json.loads(path.read_text())
+    measured["steps"]["0"]["bases"]["random"]["random"]["1500"]["error_of_mean"]["all"] = 0.54321
+    path.write_text(json.dumps(measured))
+    written = page(tmp_path)
+    assert "Not run." not in written
+    assert written.index("![Projection error against k: CIFAR-10]") < written.index("| 0.543 |")
+    assert "Projection error against k: MNIST" not in written
+
+
 def test_results_of_something_else_are_not_on_the_page(tmp_path):
     (run,) = table1.TABLE.runs([SVHN_GEP.name])
     empty = page(tmp_path)

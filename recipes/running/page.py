@@ -1,14 +1,17 @@
 """The page of all results. The same results always give the same text."""
 
+import textwrap
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 from lightning_gep.report.text import counted
+from lightning_gep.runs import read_json
 from recipes.all_tables import TABLES
 from recipes.running.cells import Table
 from recipes.running.outcome import RESULTS, Result, results_of
 from recipes.running.overview import README, overview
-from recipes.running.page_table import section
+from recipes.running.page_table import WIDTH, section
 
 PAGE = "README.md"
 INTRODUCTION = """\
@@ -30,11 +33,24 @@ results DATA=directory` runs what is missing, and `recipes/README.md` tells the 
 In pictures, dotted lines are published figures; curves are single runs, and nothing was chosen by looking at them.
 """
 FIGURES = {
-    "gradient_norms": "Noise norm against gradient norm",
-    "stable_rank": "Stable rank of gradients and of residuals",
-    "projection_error": "Projection error against k",
+    "gradient_norms": (
+        "Noise norm against gradient norm",
+        "a picture of GP on ResNet20 at initialisation, with the noise of ε = 5 after 90 epochs",
+    ),
+    "stable_rank": (
+        "Stable rank of gradients and of residuals",
+        "small for gradients throughout, an order of magnitude larger for residuals",
+    ),
+    "projection_error": (
+        "Projection error against k",
+        "curves that flatten as k grows, and above 95 % throughout for a random basis",
+    ),
 }
-"""Figures that are no training runs, by the recipe that draws them."""
+"""Figures that are no training runs, by the recipe that draws them, and what the paper shows or says, in words."""
+ABOUT_FIGURES = (
+    "Lengths are of means over a batch; projection errors are those of the mean gradient, all parameters together. "
+    "They are computed from training images without noise, so no ε covers them: that is for data that is public anyway."
+)
 
 
 def write_page(output: Path = RESULTS) -> None:
@@ -69,12 +85,20 @@ def pictures(table: Table, results: dict[str, list[Result]]) -> list[str]:
 
 
 def figure_section(output: Path) -> list[str]:
-    """What other recipes have drawn."""
-    lines = ["## Figures that are no training runs"]
-    for name, title in FIGURES.items():
-        drawn = sorted(path.name for path in (output / "figures").glob(f"{name}*.svg"))
-        lines += ["", f"{title}, by `python -m recipes.{name}`{':' if drawn else ': not run.'}"]
-        lines += [line for file in drawn for line in ("", f"![{title}](figures/{file})")]
+    """What other recipes have drawn, with its numbers."""
+    from recipes.measured.drawing import data_title  # matplotlib, as above
+
+    lines = ["## Figures that are no training runs", "", *textwrap.wrap(ABOUT_FIGURES, WIDTH)]
+    for name, (title, published) in FIGURES.items():
+        drawn = sorted((output / "figures").glob(f"{name}_*.svg"))
+        words = f"By `python -m recipes.{name}`. The paper has {published}."
+        lines += ["", f"### {title}", "", *textwrap.wrap(words, WIDTH, break_on_hyphens=False)]
+        lines += [] if drawn else ["", "Not run."]
+        for picture in drawn:
+            figures = read_json(picture.with_name(f"{picture.stem.replace(name, 'measured')}.json"))
+            table = import_module(f"recipes.{name}").table(figures)
+            lines += ["", f"![{title}: {data_title(figures)}](figures/{picture.name})", ""]
+            lines += [f"{data_title(figures)}:", "", *table.splitlines()]
     return lines
 
 
