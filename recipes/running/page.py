@@ -28,7 +28,7 @@ results DATA=directory` runs what is missing, and `recipes/README.md` tells the 
 - **ε**: the largest that one of our runs spent, by PLD (by RDP in the row that says so), rounded up.
 - **time**: of one run from start to end, on one thread with others beside it: the mean over seeds. Looks at the test
   images for the curves are included, and so are pauses: B-GEP on MNIST at ε = 2 and some of the linear layer's runs
-  stood still for most of it, and the first of the latter computed the features.
+  stood still for most of it, B-GEP on CIFAR-10 for a fifth, and the first run on features computed them.
 
 In pictures, dotted lines are published figures; curves are single runs, and nothing was chosen by looking at them.
 """
