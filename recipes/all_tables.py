@@ -7,6 +7,7 @@ from recipes import (
     first_epochs,
     linear_probe,
     mnist_epsilon2,
+    mnist_larger_epsilon,
     random_basis,
     table1,
     thresholds,
@@ -17,6 +18,7 @@ TABLES = (
     table1.TABLE,
     thresholds.TABLE,
     mnist_epsilon2.TABLE,
+    mnist_larger_epsilon.TABLE,
     linear_probe.TABLE,
     first_epochs.TABLE,
     auxiliary_data.TABLE,
@@ -36,6 +38,7 @@ def runs_in_order() -> list[Run]:
         *first_epochs.TABLE.runs(),
         *table1.TABLE.runs(["mnist_*_eps2"]),
         *mnist_epsilon2.TABLE.runs(),
+        *mnist_larger_epsilon.TABLE.runs(),
         *table1.TABLE.runs(["mnist_*"]),
         *table1.TABLE.runs(["svhn_ordinary_*"]),
     ]
