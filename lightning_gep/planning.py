@@ -6,18 +6,19 @@ nor Lightning.
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from lightning_gep.accounting import SampledGaussian, power_of_ten_below
 from lightning_gep.calibration import epsilon_after, make_mechanism, noise_multiplier_for
-from lightning_gep.checks import one_of, positive_integer
+from lightning_gep.checks import one_of
 from lightning_gep.curve import GRID_POINTS, EpsilonCurve
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.plan import PrivacyPlan
 from lightning_gep.release import Release
+from lightning_gep.run_size import RunSize
 from lightning_gep.variants import MECHANISMS, Mechanism
 
 GENERATORS = ("system", "secure", "seeded")
@@ -50,79 +51,6 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "start_method": "popen",
 }
 """The arguments of GEPStrategy, whose module would import torch; a test keeps the two lists equal."""
-
-
-@dataclass(frozen=True)
-class RunSize:
-    """The public numbers of a run that its noise depends on, counted as the strategy counts them.
-
-    `batch_size` is that of the train loader, so of one device. A run ends after `max_epochs` or `max_steps`, whichever
-    is first; −1 is no limit.
-    """
-
-    num_records: int
-    num_parameters: int
-    batch_size: int
-    max_epochs: int | None
-    max_steps: int = -1
-    limit_train_batches: int | float = 1.0
-    devices: int = 1
-    drop_last: bool = False
-
-    def __post_init__(self) -> None:
-        positive_integer("records", self.num_records, "It is the number of training records (N).")
-        positive_integer("parameters", self.num_parameters, "It is the number of trainable parameters (p).")
-        positive_integer("batch_size", self.batch_size, "It is the mean number of records a step draws, e.g. 256.")
-        positive_integer("devices", self.devices, "It is the number of processes that share a batch.")
-        for name, limit in {"max_epochs": self.max_epochs, "max_steps": self.max_steps}.items():
-            if limit is not None and limit != -1:
-                positive_integer(name, limit, "It ends the run; -1 means no limit.")
-        check_limit(self.limit_train_batches)
-        if self.max_steps == -1 and self.max_epochs in (None, -1):
-            raise ConfigurationError(
-                f"max_epochs={self.max_epochs} and max_steps=-1 leave the run without an end, so its noise and ε "
-                "cannot be planned. Set one of them."
-            )
-        if self.batches_an_epoch == 0:
-            raise ConfigurationError(
-                f"limit_train_batches={self.limit_train_batches} leaves no step in an epoch. Use 1.0 for all of them."
-            )
-
-    @property
-    def expected_batch_size(self) -> int:
-        """n̄: the mean number of records of a step, over all devices."""
-        return self.batch_size * self.devices
-
-    @property
-    def batches_an_epoch(self) -> int:
-        """Steps of one epoch."""
-        whole = self.num_records // self.batch_size if self.drop_last else -(-self.num_records // self.batch_size)
-        an_epoch, limit = -(-whole // self.devices), self.limit_train_batches
-        return int(limit * an_epoch) if isinstance(limit, float) else min(limit, an_epoch)
-
-    @property
-    def steps(self) -> int:
-        """Steps of the whole run."""
-        ends = [self.max_steps] if self.max_steps > 0 else []
-        if self.max_epochs is not None and self.max_epochs > 0:
-            ends.append(self.max_epochs * self.batches_an_epoch)
-        return min(ends)
-
-    @property
-    def epochs(self) -> float:
-        """Epochs of the whole run; not a whole number where `max_steps` ends it."""
-        return self.steps / self.batches_an_epoch
-
-
-def check_limit(limit: float) -> None:
-    """Raises ConfigurationError for a limit that Lightning would not take: a count, or a share of the epoch."""
-    share = isinstance(limit, float) and 0 < limit <= 1
-    count = isinstance(limit, int) and not isinstance(limit, bool) and limit > 0
-    if not (share or count):
-        raise ConfigurationError(
-            f"limit_train_batches={limit!r} must be a number of steps above 0, or a share of the epoch up to 1.0. "
-            "Use 1.0 for all of them."
-        )
 
 
 @dataclass(frozen=True)
@@ -294,119 +222,6 @@ def check_names(names: Iterable[str], prefix: str = "") -> None:
             close = difflib.get_close_matches(name, STRATEGY_DEFAULTS, n=1)
             fix = f"Did you mean {prefix}{close[0]}?" if close else f"There are {', '.join(STRATEGY_DEFAULTS)}."
             raise ConfigurationError(f"{prefix}{name} is not a setting of GEPStrategy. {fix}")
-
-
-@dataclass(frozen=True)
-class Search:
-    """What a search found: the best rows by each criterion, calibrated, and everything it looked at."""
-
-    per_step: list[NoisePlan]
-    """Least noise per step first."""
-    over_run: list[NoisePlan]
-    """Least noise of the mean over the run first."""
-    cheapest_per_step: NoisePlan
-    """Reads the fewest records of all whose noise per step is within `SLACK` of the least, by RDP."""
-    cheapest_over_run: NoisePlan
-    """The same for the noise of the mean."""
-    grid: list[NoisePlan]
-    """Every candidate, by the RDP bound."""
-    too_short: int
-    """Candidates left out because they have fewer steps than asked for."""
-
-    @property
-    def rows(self) -> list[NoisePlan]:
-        """Everything that was calibrated and is worth showing, each once."""
-        shown = (*self.per_step, *self.over_run, self.cheapest_per_step, self.cheapest_over_run)
-        return list({plan.size: plan for plan in shown}.values())
-
-
-SLACK = 0.05
-EPOCHS = (5, 10, 20, 40, 80)
-CALIBRATED = 5
-
-
-def search(
-    settings: Mapping[str, Any],
-    size: RunSize,
-    *,
-    batch_sizes: Sequence[int],
-    epochs: Sequence[int],
-    min_steps: int,
-    best: int = CALIBRATED,
-    labels: Mapping[str, str] | None = None,
-    tick: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> Search:
-    """Which of these batch sizes and epochs give the least noise at the ε of `settings`, with at least `min_steps`.
-
-    Every candidate is calibrated by the fast RDP bound; the best by each criterion are calibrated again by the
-    configured accountant and ranked by that. RDP asks for 4 to 13 % more noise than PLD, not always the same, so a
-    candidate that is worse than another by a few percent may be missed.
-    """
-    if {**STRATEGY_DEFAULTS, **settings}["epsilon"] is None:
-        raise ConfigurationError(
-            "epsilon=None leaves nothing to search for: with a given noise multiplier the noise is "
-            "known. Set epsilon, and noise_multiplier to null."
-        )
-    sizes = list(_candidates(size, batch_sizes, epochs))
-    long_enough = [candidate for candidate in sizes if candidate.steps >= min_steps]
-    if not long_enough:
-        longest = max((candidate.steps for candidate in sizes), default=0)
-        raise ConfigurationError(
-            f"min_steps={min_steps} is more than any candidate has; the longest has {longest}. Allow more epochs, "
-            "smaller batch sizes, or fewer steps."
-        )
-    by_rdp = {**settings, "accountant": "rdp"}
-    grid = []
-    for done, candidate in enumerate(long_enough):
-        tick("searching", done, len(long_enough))
-        grid.append(plan_noise(by_rdp, candidate, labels))
-    ranked = {criterion: sorted(grid, key=criterion) for criterion in (_per_step, _over_run)}
-    cheapest = {criterion: _cheapest(rows, criterion) for criterion, rows in ranked.items()}
-    firsts = {row.size for rows in ranked.values() for row in rows[:best]} | {row.size for row in cheapest.values()}
-    tight: dict[RunSize, NoisePlan] = {}
-    for done, candidate in enumerate(sorted(firsts, key=lambda size: size.steps)):
-        tick("calibrating", done, len(firsts))
-        tight[candidate] = plan_noise(settings, candidate, labels)
-    rows = list(tight.values())
-    return Search(
-        per_step=sorted(rows, key=_per_step)[:best],
-        over_run=sorted(rows, key=_over_run)[:best],
-        cheapest_per_step=tight[cheapest[_per_step].size],
-        cheapest_over_run=tight[cheapest[_over_run].size],
-        grid=grid,
-        too_short=len(sizes) - len(long_enough),
-    )
-
-
-def default_batch_sizes(num_records: int, devices: int = 1) -> list[int]:
-    """Powers of two from about a 256th of the records up to all of them, per device; 16 at the least."""
-    largest = max(1, num_records // devices)
-    first = max(4, math.ceil(math.log2(largest / 256)))
-    return [2**power for power in range(first, largest.bit_length()) if 2**power <= largest] or [largest]
-
-
-def _candidates(size: RunSize, batch_sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[RunSize]:
-    """Every pair once; two numbers of epochs that `max_steps` cuts to the same run are one."""
-    seen = set()
-    for batch_size in batch_sizes:
-        for count in epochs:
-            candidate = replace(size, batch_size=batch_size, max_epochs=count)
-            if (batch_size, candidate.steps) not in seen:
-                seen.add((batch_size, candidate.steps))
-                yield candidate
-
-
-def _cheapest(ranked: Sequence[NoisePlan], criterion: Callable[[NoisePlan], tuple[float, int]]) -> NoisePlan:
-    limit = (1 + SLACK) * criterion(ranked[0])[0]
-    return min((row for row in ranked if criterion(row)[0] <= limit), key=lambda row: row.records_read)
-
-
-def _per_step(row: NoisePlan) -> tuple[float, int]:
-    return row.noise_per_step, row.records_read
-
-
-def _over_run(row: NoisePlan) -> tuple[float, int]:
-    return row.noise_of_mean, row.records_read
 
 
 def _mechanism(values: Mapping[str, Any]) -> Mechanism:

@@ -18,8 +18,9 @@ from lightning_gep.cli.plan_page import page
 from lightning_gep.cli.plan_sizes import Known
 from lightning_gep.cli.plan_table import bar, plan_table
 from lightning_gep.groups import ParameterGroups
-from lightning_gep.planning import RunSize, plan_noise
+from lightning_gep.planning import plan_noise
 from lightning_gep.rounding import rounded_up
+from lightning_gep.run_size import RunSize
 from lightning_gep.settings import NOTHING_CHOSEN
 from lightning_gep.strategy import planned_steps
 from tests.browser import Watched, browser  # noqa: F401  # a fixture

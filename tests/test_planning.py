@@ -6,25 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from lightning.pytorch import Trainer
-from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_gep.account import PrivacyAccount
 from lightning_gep.accounting import SampledGaussian
 from lightning_gep.calibration import epsilon_after
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.noise import make_noise
-from lightning_gep.planning import (
-    GENERATORS,
-    SLACK,
-    STRATEGY_DEFAULTS,
-    RunSize,
-    default_batch_sizes,
-    plan_noise,
-    search,
-)
-from lightning_gep.strategy import GEPStrategy, planned_steps
+from lightning_gep.planning import GENERATORS, STRATEGY_DEFAULTS, plan_noise
+from lightning_gep.run_size import RunSize
+from lightning_gep.strategy import GEPStrategy
 
 MNIST = RunSize(num_records=60_000, num_parameters=14_394, batch_size=1000, max_epochs=50)
 SMALL = RunSize(num_records=1000, num_parameters=500, batch_size=100, max_epochs=5)
@@ -99,30 +89,6 @@ def test_the_optimal_split_has_less_noise_than_any_other():
         assert best <= plan_noise({**GEP, "split": split}, SMALL).noise_per_step
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"batch_size": 300},
-        {"batch_size": 300, "drop_last": True},
-        {"batch_size": 128, "devices": 3},
-        {"batch_size": 70, "max_steps": 20},
-        {"batch_size": 70, "max_steps": 2000},
-        {"max_epochs": -1, "max_steps": 17},
-        {"batch_size": 70, "limit_train_batches": 0.5},
-        {"batch_size": 70, "limit_train_batches": 4},
-        {"batch_size": 70, "limit_train_batches": 400},
-    ],
-)
-def test_steps_are_counted_as_the_strategy_counts_them(changes):
-    size = replace(SMALL, **changes)
-    loader = DataLoader(TensorDataset(torch.zeros(1000, 1)), batch_size=size.batch_size, drop_last=size.drop_last)
-    limits = {name: getattr(size, name) for name in ("max_epochs", "max_steps", "limit_train_batches")}
-    trainer = Trainer(**limits, logger=False, enable_checkpointing=False, accelerator="cpu")
-    assert size.steps == planned_steps(trainer, -(-len(loader) // size.devices))
-    assert size.expected_batch_size == loader.batch_size * size.devices
-
-
 def test_epsilon_of_a_given_noise_is_the_accountants():
     settings = {**GP, "epsilon": None, "noise_multiplier": 1.3, "accountant": "pld"}
     planned = plan_noise(settings, SMALL)
@@ -186,25 +152,6 @@ def test_thresholds_of_other_mechanisms_may_be_automatic():
     assert plan_noise({**BGEP, "clip_residual": "auto"}, SMALL).k == 40
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"max_epochs": -1}, "max_epochs=-1 and max_steps=-1 leave the run without an end"),
-        ({"max_epochs": None}, "max_epochs=None and max_steps=-1"),
-        ({"max_epochs": 0}, "max_epochs must be"),
-        ({"max_steps": 0}, "max_steps must be"),
-        ({"batch_size": 0}, "batch_size must be"),
-        ({"limit_train_batches": 0.001}, "leaves no step"),
-        ({"limit_train_batches": 1.5}, "limit_train_batches=1.5 must be"),
-        ({"limit_train_batches": True}, "limit_train_batches=True must be"),
-        ({"num_records": 0}, "records must be"),
-    ],
-)
-def test_sizes_that_cannot_be_planned(change, message):
-    with pytest.raises(ConfigurationError, match=message):
-        replace(SMALL, **change)
-
-
 def test_a_larger_batch_has_less_noise_and_one_step_on_everything_the_least():
     """What the search says about its own criteria."""
     one = plan_noise(GP, replace(SMALL, batch_size=1000, max_steps=1))
@@ -221,46 +168,6 @@ def test_a_larger_batch_has_less_noise_and_one_step_on_everything_the_least():
     assert longer.noise_per_step > noises[2]
 
 
-@pytest.mark.parametrize("settings", [GEP, GP])
-def test_a_search_finds_what_trying_everything_finds(settings):
-    found = search(settings, SMALL, batch_sizes=[50, 100, 400], epochs=[5, 10, 20], min_steps=45, best=3)
-    sizes = [replace(SMALL, batch_size=b, max_epochs=e) for b in (50, 100, 400) for e in (5, 10, 20)]
-    everything = [plan_noise(settings, size) for size in sizes if size.steps >= 45]
-    by_step = sorted(everything, key=lambda planned: planned.noise_per_step)
-    by_mean = sorted(everything, key=lambda planned: planned.noise_of_mean)
-    assert [row.size for row in found.per_step] == [row.size for row in by_step[:3]]
-    assert [row.size for row in found.over_run] == [row.size for row in by_mean[:3]]
-    assert len(found.grid) == len(everything)
-    assert found.too_short == 9 - len(everything) == 2
-    near = [row for row in everything if row.noise_of_mean <= (1 + SLACK) * by_mean[0].noise_of_mean]
-    assert found.cheapest_over_run.records_read == min(row.records_read for row in near)
-
-
-def test_the_best_of_a_search_are_calibrated_by_the_configured_accountant():
-    settings = {**GP, "accountant": "pld"}
-    found = search(settings, SMALL, batch_sizes=[100, 200], epochs=[10, 20], min_steps=50, best=1)
-    assert {row.plan.accountant for row in found.grid} == {"rdp"}
-    for row in found.rows:
-        assert row == plan_noise(settings, row.size)
-        (bound,) = [other for other in found.grid if other.size == row.size]
-        assert row.noise_per_step < bound.noise_per_step
-
-
-def test_a_search_that_has_nothing_to_choose_from():
-    with pytest.raises(ConfigurationError, match="min_steps=1000 is more than any candidate has; the longest has 50"):
-        search(GP, SMALL, batch_sizes=[100], epochs=[5], min_steps=1000)
-    with pytest.raises(ConfigurationError, match="epsilon=None leaves nothing to search for"):
-        search({**GP, "epsilon": None, "noise_multiplier": 1.0}, SMALL, batch_sizes=[1], epochs=[1], min_steps=1)
-
-
-@pytest.mark.parametrize(("records", "devices"), [(1257, 1), (60_000, 1), (60_000, 4), (10, 1), (16, 1), (604_388, 1)])
-def test_default_batch_sizes_fit_the_data(records, devices):
-    sizes = default_batch_sizes(records, devices)
-    assert 1 <= len(sizes) <= 9
-    assert sizes == sorted(set(sizes))
-    assert sizes[-1] * devices <= records < 2 * sizes[-1] * devices
-
-
 def test_a_row_is_plain_and_complete():
     row = plan_noise(GEP, SMALL, {"seed": "1"}).to_row()
     assert row["labels"] == {"seed": "1"}
@@ -273,6 +180,6 @@ def test_a_row_is_plain_and_complete():
 
 
 def test_planning_needs_neither_torch_nor_lightning():
-    code = "import sys, lightning_gep.planning; print({'torch', 'lightning', 'opacus'} & set(sys.modules))"
+    code = "import sys, lightning_gep.noise_search; print({'torch', 'lightning', 'opacus'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"

@@ -17,7 +17,8 @@ from lightning_gep.cli.plan_sizes import Known
 from lightning_gep.cli.plan_table import common_values, plan_table
 from lightning_gep.cli.plan_words import notes, search_in_words, why_a_least_number_of_steps
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.planning import CALIBRATED, EPOCHS, NoisePlan, Search, default_batch_sizes, plan_noise, search
+from lightning_gep.noise_search import CALIBRATED, EPOCHS, Search, default_batch_sizes, search
+from lightning_gep.planning import NoisePlan, plan_noise
 from lightning_gep.runs import write_json
 
 DESCRIPTION = "Noise and ε of the runs that gep-train would make with the same overrides, before any training."

@@ -16,7 +16,8 @@ from lightning_gep.cli.configs import check_keys, config_directory
 from lightning_gep.cli.plan_errors import in_keys
 from lightning_gep.cli.plan_sizes import Known, Sizes
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.planning import RunSize, check_names
+from lightning_gep.planning import check_names
+from lightning_gep.run_size import RunSize
 
 
 @dataclass(frozen=True)

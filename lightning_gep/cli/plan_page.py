@@ -11,7 +11,8 @@ from typing import Any
 from lightning_gep.cli.plan_progress import Tick
 from lightning_gep.cli.plan_table import Column, columns, common_values, constant_columns, is_least, values_of
 from lightning_gep.cli.plan_words import notes, search_in_words
-from lightning_gep.planning import NoisePlan, Search
+from lightning_gep.noise_search import Search
+from lightning_gep.planning import NoisePlan
 
 MOST_CURVES, MOST_BARS = 8, 16
 DASHES = {"gep": "solid", "bgep": "dot", "gp": "dash"}

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lightning_gep.cli.plan_errors import with_keys
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.planning import RunSize
+from lightning_gep.run_size import RunSize
 
 REFUSED = {
     "fast_dev_run": "is a trial of the code, not a run that can be planned. Leave it out.",

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from lightning_gep.planning import NoisePlan, Search
+from lightning_gep.noise_search import Search
+from lightning_gep.planning import NoisePlan
 
 
 def search_in_words(found: Search) -> list[str]:
