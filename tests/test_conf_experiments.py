@@ -180,8 +180,11 @@ def differing(name, other="mnist_best"):
         ("rdp", {"privacy.accountant"}),
         ("equal_split", {"mechanism.split"}),
         ("joint_clipping", {"mechanism.clipping"}),
-        ("batch_1000", {"data.batch_size"}),
-        ("paper_network", {f"model.network.{key}" for key in ("activation", "normalise", "filters", "group_norm")}),
+        ("batch_1000", {"data.batch_size", "optimizer.lr"}),
+        (
+            "paper_network",
+            {f"model.network.{key}" for key in ("activation", "normalise", "filters", "group_norm")} | {"optimizer.lr"},
+        ),
     ],
 )
 def test_an_ablation_changes_one_part_of_the_best_setting(name, parts):
