@@ -17,6 +17,7 @@ TABLE = Table(
     title="Appendix: which public images",
     published="appendix; 72.9 to 75.1",
     about="GEP with 2000 public images, m = 2000 and k = 1000. All rows are tested on the same 8000 test images.",
+    headline="ImageNet, random labels",
     cells=tuple(
         Cell(
             name=name,

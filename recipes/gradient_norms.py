@@ -92,7 +92,11 @@ def signals(figures: dict[str, Any]) -> dict[str, dict[int, float]]:
 def table(figures: dict[str, Any]) -> str:
     """The lengths at each step, and those of the noise at each ε."""
     steps, noise = drawing.steps_of(figures), figures["noise"]
-    heads = ["", *(f"step {step}" for step in steps), *(f"noise, ε = {epsilon}" for epsilon in noise)]
+    heads = [
+        "",
+        *(f"step {step}" for step in steps),
+        *(f"noise, ε = {e} in {noise[e]['epochs']} epochs" for e in noise),
+    ]
     rows = [
         [PARTS[part]]
         + [f"{at[step]:.3g}" if step in at else "not measured" for step in steps]

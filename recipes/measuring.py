@@ -24,7 +24,7 @@ from lightning_gep.runs import RunRecord, now, read_json, write_json
 from recipes.measured.batch import ByGroup, of_gradients, of_projection
 from recipes.measured.gradients import MeasuredGradients
 from recipes.measured.nested_basis import NestedBasis, cold_start, random_basis
-from recipes.measured.options import RANDOM, Options
+from recipes.measured.options import EPOCHS, RANDOM, Options
 from recipes.measured.training import composed, experiment, settings_of, training, weights_after
 
 NOT_COVERED = (
@@ -40,10 +40,13 @@ def measure(options: Options) -> dict[str, Any]:
         torch.set_num_threads(positive_integer("threads", config.threads, "Use 1, or null for torch's own choice."))
     gradients = MeasuredGradients(config, records=options.batch, anchors=options.anchors)
     an_epoch = -(-gradients.num_records // config.data.batch_size)
-    steps = sorted(set(options.steps)) or [epoch * an_epoch for epoch in range(options.epochs + 1)]
     ks = sorted({*options.k, config.mechanism.k})
     clip_norm = composed(experiment(options.data, "gp")).mechanism.clip_norm
     figures = _begun(options, config, gradients, ks, clip_norm)
+    # Those of an earlier call too, which may have been cut before the last of them.
+    wanted = figures.get("wanted_steps") or [int(step) for step in figures["steps"]]
+    steps = options.chosen_steps(an_epoch) or wanted or [epoch * an_epoch for epoch in range(EPOCHS + 1)]
+    figures["wanted_steps"] = sorted({*wanted, *steps})
     missing = {step: _missing(figures, step, options.sources) for step in steps}
     if not any(missing.values()):
         return figures

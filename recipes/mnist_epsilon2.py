@@ -52,6 +52,7 @@ TABLE = Table(
         "Published figures are of the paper's settings. Ours were chosen on validation images taken out of the "
         "training set, never on test images ([how](tuning.md)); ε is that of one run, and does not count the choice."
     ),
+    headline="GEP with our settings",
     cells=cells(config_directory() / "experiment"),
 )
 

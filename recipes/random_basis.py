@@ -15,6 +15,7 @@ TABLE = Table(
         "GEP on a random subspace. What counts is the projection error over training, which the paper puts above 95 % "
         "throughout, for every k. It is a function of private records, and logged because these data sets are public."
     ),
+    headline="random basis",
     cells=tuple(
         Cell(
             name=f"{data}_k{k}",

@@ -1,32 +1,38 @@
-"""Why Table 1 on MNIST is lower here than published: its thresholds, tested. Run: python -m recipes.thresholds"""
+"""Why Table 1 on MNIST is lower here than published: thresholds and learning rate. Run: python -m recipes.thresholds"""
 
 from recipes.first_epochs import TRACKED
 from recipes.running.cells import Cell, Table
 
+THRESHOLD = "mechanism.clip_norm=1.0"
 LEARNING_RATE = "optimizer.lr=0.5"
-"""Of `mnist_best`, which has batches of 4000, in proportion to the batch."""
-SMALLER = {
-    "gp": ("GP, S = 1", ("mechanism.clip_norm=1.0", LEARNING_RATE)),
-    "gep": (
-        "GEP, S₁ = 1, S₂ = 0.5, tracked basis",
+"""That of `mnist_best`, which has batches of 4000, in proportion to the batch."""
+CHANGED = {
+    "mnist_gp_eps2": ("GP, S = 1, learning rate 0.5", (THRESHOLD, LEARNING_RATE)),
+    "mnist_gp_eps2_threshold_alone": ("GP, S = 1, learning rate 0.1 as in Table 1", (THRESHOLD,)),
+    "mnist_gp_eps2_rate_alone": ("GP, S = 10 as in Table 1, learning rate 0.5", (LEARNING_RATE,)),
+    "mnist_gep_eps2": (
+        "GEP, S₁ = 1, S₂ = 0.5, learning rate 0.5, tracked basis",
         ("mechanism.clip_embedding=1.0", "mechanism.clip_residual=0.5", LEARNING_RATE, *TRACKED),
     ),
 }
 
 TABLE = Table(
     name="thresholds",
-    title="Why Table 1 is lower on MNIST: thresholds",
+    title="Why Table 1 is lower on MNIST: thresholds and learning rate",
     published="nothing",
     about=(
         "The paper does not tell the sizes of its network for MNIST. In ours, with S = 10, the mean gradient is 0.17 "
         "long after two epochs and the noise of a step 2.4 (the figures at the end of this page). These rows of Table "
-        "1 have the thresholds of `mnist_best` and its learning rate in proportion to the batch, both chosen on "
-        "validation images; network, batches of 1000, 50 epochs, schedule and weight decay stay the paper's. GEP's "
-        "basis is tracked with 50 anchors a step, which takes a third of the time of the paper's cold start."
+        "1 have the thresholds of `mnist_best`, chosen on validation images for another network, or its learning rate "
+        "in proportion to the batch, or both; network, batches of 1000, 50 epochs, schedule and weight decay stay the "
+        "paper's. GEP's basis is tracked with 50 anchors a step, which takes a third of the time of the paper's cold "
+        "start. The authors also picked the best checkpoint on the test set; in our runs of Table 1 at ε = 2 that "
+        "would be 0.1 points more at the most, so it is not the reason."
     ),
+    headline=CHANGED["mnist_gep_eps2"][0],
     cells=tuple(
-        Cell(f"mnist_{mechanism}_eps2", "MNIST, ε = 2", line, f"table1/mnist_{mechanism}_eps2", overrides=changed)
-        for mechanism, (line, changed) in SMALLER.items()
+        Cell(name, "MNIST, ε = 2", line, f"table1/{'_'.join(name.split('_')[:3])}", overrides=changed)
+        for name, (line, changed) in CHANGED.items()
     ),
 )
 

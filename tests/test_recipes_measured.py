@@ -3,6 +3,8 @@
 import itertools
 import json
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 
@@ -21,6 +23,8 @@ from recipes.measured.batch import WHOLE, of_gradients, of_projection, products_
 from recipes.measured.nested_basis import cold_start, largest_quotas, random_basis
 from recipes.measured.options import SOURCES
 from recipes.measured.training import training
+from recipes.running.overview import README
+from recipes.running.page import FIGURES
 from recipes.running.settings import settings_of, without_machine
 
 RECORDS, ANCHORS = 14, 40
@@ -159,11 +163,12 @@ def test_the_large_basis_has_enough_vectors_for_every_k(groups):
         assert all(q <= most for k in ks for q, most in zip(groups.quotas(k), largest, strict=True))
 
 
-SMALL = [
-    *("--batch", "8", "--anchors", "6", "--k", "3", "6", "--steps", "0", "2"),
+SMALL_WITHOUT_STEPS = [
+    *("--batch", "8", "--anchors", "6", "--k", "3", "6"),
     *("--set", "data.batch_size=4", "data.aux_batch_size=6", "aux.count=6", "mechanism.k=4", "mechanism.num_anchors=6"),
     *("privacy.accountant=rdp", "trainer.accelerator=cpu", "threads=1", "logger=none", "~callbacks.progress_bar"),
 ]
+SMALL = ["--steps", "0", "2", *SMALL_WITHOUT_STEPS]
 
 
 @pytest.fixture
@@ -214,6 +219,36 @@ def test_the_figures_of_cifar10_come_from_one_training_each_measured_once(comman
         command(projection_error, "cifar10", "--steps", "0", "1", "--working-directory", str(tmp_path / "other"))
     with pytest.raises(ConfigurationError, match=r"ended after 2 steps, and the weights after 3 were not kept"):
         command(projection_error, "cifar10", "--steps", "0", "3")
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_each_command_runs_as_printed_and_draws_again_what_was_measured(small_data, tmp_path, monkeypatch, capsys):
+    printed = re.findall(r"^\| `python -m recipes\.(\w+) ([^`]*)`", README.read_text(), re.MULTILINE)
+    commands = [(name, words) for name, words in printed if name in FIGURES]
+    assert [name for name, _ in commands] == list(FIGURES)
+    small = ["--working-directory", str(tmp_path / "work"), "--output", str(tmp_path / "figures")]
+    for at, (name, words) in enumerate(commands):
+        more = SMALL_WITHOUT_STEPS if at else SMALL  # the later commands find the steps in the file
+        monkeypatch.setattr(sys, "argv", [name, *words.replace("DIR", str(small_data)).split(), *small, *more])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_module(f"recipes.{name}", run_name="__main__")
+        assert end.value.code == 0, capsys.readouterr()
+        assert (tmp_path / "figures" / f"{name}_cifar10.svg").exists()
+    assert list(json.loads((tmp_path / "figures" / "measured_cifar10.json").read_text())["steps"]) == ["0", "2"]
+
+    shutil.rmtree(tmp_path / "work")
+    stable_rank.main(["--data-directory", str(small_data), *small, *SMALL_WITHOUT_STEPS])
+    assert not (tmp_path / "work").exists(), "what is measured is drawn without training"
+
+
+def test_a_step_that_was_cut_is_measured_by_the_next_call(command, small_data, tmp_path):
+    whole, _ = command(stable_rank, "mnist")
+    file = tmp_path / "figures" / "measured_mnist.json"
+    file.write_text(json.dumps({**whole, "steps": {"0": whole["steps"]["0"]}}))
+    places = ["--working-directory", str(tmp_path / "work"), "--output", str(tmp_path / "figures")]
+    words = ["--data", "mnist", "--data-directory", str(small_data), *places, *SMALL_WITHOUT_STEPS]
+    stable_rank.main(words)
+    assert list(json.loads(file.read_text())["steps"]) == ["0", "2"]
 
 
 def test_the_training_on_cifar10_is_that_of_gep_in_its_first_epochs():

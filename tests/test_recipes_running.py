@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from lightning_gep import ledger
 from lightning_gep.runs import RunRecord
-from recipes import table1
+from recipes import results, table1
 from recipes.all_tables import TABLES
 from recipes.running import command, jobs, queue
 from recipes.running.cells import Run
@@ -94,6 +95,31 @@ def test_each_command_runs_as_printed(words, name, small_data, tmp_path, started
     assert str(tmp_path) not in json.dumps(result)
     assert str(small_data) not in json.dumps(result)
     assert ("nonprivate_projection_error" in result["curves"]) == (name == "random_basis")
+
+
+def test_all_tables_run_what_is_missing_and_say_what_is_open(mnist, tmp_path, started, capsys):
+    words = ["--data-directory", str(mnist), *where(tmp_path), "--only", "mnist_gp_eps2", "--seeds", "0"]
+    assert results.main([*words, *small(MNIST_GP)]) == 0
+    said = capsys.readouterr().out
+    assert "Runs: 1 there already" not in said
+    assert re.search(r"^  MNIST, ε = 2: GEP: not run$", said, re.MULTILINE)
+    assert len(re.findall(r": not run$", said, re.MULTILINE)) == sum(len(table.cells) for table in TABLES)
+    assert len(started) == 2, "Table 1 and the table on thresholds have a cell of that name"
+    assert not (tmp_path / "out" / "README.md").exists(), "runs with other settings are not on the page"
+
+
+def test_all_tables_measure_the_figures_that_are_not_drawn(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(results, "runs_in_order", list)
+    figures = tmp_path / "out" / "figures"
+    figures.mkdir(parents=True)
+    for name in ("measured_cifar10.json", "stable_rank_cifar10.svg"):
+        shutil.copy(RESULTS / "figures" / name, figures)
+    assert results.main(["--data-directory", str(tmp_path), *where(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "stable_rank of cifar10" not in said
+    assert len(re.findall(r"^\w+ of \w+: not run\. .*cifar10_train\.npz", said, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\w+ of \w+: not run\. .*mnist_train\.npz", said, re.MULTILINE)) == 3
+    assert (tmp_path / "out" / "README.md").exists()
 
 
 def test_what_is_there_is_not_run_again_and_other_settings_are_another_run(mnist, tmp_path, started, capsys):

@@ -15,7 +15,7 @@ from recipes.all_tables import TABLES, runs_in_order
 from recipes.running.cells import Run
 from recipes.running.outcome import MOST_POINTS, RESULTS, counts, read_result, result_file, thinned, write_result
 from recipes.running.overview import README, overview
-from recipes.running.page import PAGE, page
+from recipes.running.page import FIGURES, PAGE, page
 from recipes.running.page_table import section
 from recipes.running.settings import settings_of
 
@@ -156,7 +156,9 @@ def test_the_page_has_means_with_their_spread_and_draws_what_there_is(tmp_path, 
     assert "MNIST, ε = 2" in (tmp_path / "table1.svg").read_text()
     assert "- 4 runs: a processor, 2 cores, 8.0 GB; python 1.0, torch 1.0, " in written
     assert page(tmp_path) == written
-    assert README.read_text() == overview(README.read_text(), TABLES), "another page is no reason to change the list"
+    assert README.read_text() == overview(README.read_text(), TABLES, FIGURES), (
+        "another page is no reason to change the list"
+    )
 
 
 def test_a_figure_stands_beside_its_numbers(tmp_path):
@@ -187,7 +189,7 @@ def test_results_of_something_else_are_not_on_the_page(tmp_path):
 def test_the_committed_page_is_that_of_the_committed_results(tmp_path):
     written = (RESULTS / PAGE).read_text()
     assert page() == written, "python -m recipes.results --tables-only writes it anew"
-    assert overview(README.read_text(), TABLES) == README.read_text(), "and this, too"
+    assert overview(README.read_text(), TABLES, FIGURES) == README.read_text(), "and this, too"
     for link in re.findall(r"\]\(([^)#]+)\)", written):
         assert (RESULTS / link).is_file(), link
     shutil.copytree(RESULTS, tmp_path / "results")
@@ -207,11 +209,32 @@ def test_a_committed_result_is_of_its_cells_settings_and_names_no_machine():
         assert not re.search(r'"(~|\.{0,2})/|https?:', json.dumps(found)), run.name
 
 
+def test_the_list_of_recipes_has_what_came_out_and_how_long_it_took(tmp_path):
+    nothing = overview(README.read_text(), TABLES, FIGURES, tmp_path)
+    assert nothing.count("| 0 of ") == len(TABLES)
+    for run, accuracy in zip(table1.TABLE.runs([MNIST_GEP.name]), (0.964, 0.966, 0.968), strict=True):
+        write_result(result_file(tmp_path, run), result(run, accuracy))
+    (over_k,) = next(table for table in TABLES if table.name == "accuracy_against_k").runs(["cifar10_gep_k500"])
+    write_result(result_file(tmp_path, over_k), result(over_k))
+    (tmp_path / "figures").mkdir()
+    figures = {"settings": {"experiment": "table1/x"}, "training": {"seconds": 100.0}}
+    figures["steps"] = {"0": {"bases": {"imagenet": {"seconds": 20.0}, "random": {"seconds": 5.0}}}}
+    (tmp_path / "figures" / "measured_x.json").write_text(json.dumps(figures))
+    written = overview(nothing, TABLES, FIGURES, tmp_path)
+    assert "| GEP: MNIST, ε = 2: 96.60 ± 0.20. [Table 1" in written
+    assert "| 3 of 35 | 4 min 30 s |" in written
+    assert "| GEP: CIFAR-10, ε = 8, k = 500: 95.00. [Accuracy" in written
+    assert written.count("| 2 min 5 s |") == written.count("| `table1/x` |") == len(FIGURES)
+    assert overview(written, TABLES, FIGURES) == README.read_text()
+
+
 def test_the_links_of_the_readme_lead_somewhere():
     for link in re.findall(r"\]\(([^)#]+)", README.read_text()):
         assert (README.parent / link).exists(), link
     headings = {
-        re.sub(r"[^\w\- ]", "", line[3:].lower()).replace(" ", "-") for line in page().splitlines() if line[:3] == "## "
+        re.sub(r"[^\w\- ]", "", line.lstrip("# ").lower()).replace(" ", "-")
+        for line in page().splitlines()
+        if line.startswith("##")
     }
     assert set(re.findall(r"results/README\.md#([^)]+)\)", README.read_text())) <= headings
 

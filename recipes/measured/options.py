@@ -10,6 +10,7 @@ from recipes.measured.gradients import PUBLIC
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "results" / "figures"
 KS = {"cifar10": (100, 250, 500, 1000, 1500, 2000), "svhn": (100, 250, 500, 1000, 1500, 2000)}
 KS["mnist"] = tuple(k // 2 for k in KS["cifar10"])  # the paper halves k there
+EPOCHS = 2
 RANDOM = "random"
 SOURCES = (*PUBLIC, RANDOM)
 
@@ -22,7 +23,7 @@ class Options:
     data_directory: Path
     working_directory: Path
     output: Path
-    epochs: int
+    epochs: int | None
     steps: tuple[int, ...]
     k: tuple[int, ...]
     batch: int
@@ -34,6 +35,11 @@ class Options:
     def file(self) -> Path:
         """Where the figures are."""
         return self.output / f"measured_{self.data}.json"
+
+    def chosen_steps(self, an_epoch: int) -> list[int]:
+        """After which steps to measure, if that was said: none if it was not."""
+        epochs = [] if self.epochs is None else [epoch * an_epoch for epoch in range(self.epochs + 1)]
+        return sorted(set(self.steps)) or epochs
 
     def picture(self, name: str) -> Path:
         """Where a picture goes."""
@@ -50,7 +56,7 @@ def options_from(arguments: Sequence[str] | None, name: str, about: str | None, 
     add("--data-directory", type=Path, default=Path("data"), help="where the data sets are; docs/data.md says which")
     add("--working-directory", type=Path, help="of the training and its checkpoints; outputs/measured_<data>")
     add("--output", type=Path, default=FIGURES, help="where figures and pictures go")
-    add("--epochs", type=int, default=2, help="measure at initialisation and after each of so many epochs")
+    add("--epochs", type=int, help=f"measure at initialisation and after each of so many epochs ({EPOCHS})")
     add("--steps", type=int, nargs="+", default=[], help="measure after these steps instead; 0 is the initialisation")
     add("--k", type=int, nargs="+", default=[], help="sizes of the basis; that of the training is always among them")
     add("--batch", type=int, default=1000, help="private records that are looked at")

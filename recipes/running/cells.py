@@ -56,6 +56,8 @@ class Table:
     """What the paper says, in short."""
     about: str
     cells: tuple[Cell, ...]
+    headline: str = "GEP"
+    """The line whose figures stand for the table where there is room for few."""
     follows: str = "test_accuracy"
     """Which curve of a result its picture shows."""
 

@@ -11,7 +11,7 @@ from recipes.running.cells import Run, Table, check_names
 from recipes.running.jobs import ROOT, Job, Places
 from recipes.running.outcome import RESULTS, results_of
 from recipes.running.page import write_page
-from recipes.running.page_table import section
+from recipes.running.page_table import in_short, section
 from recipes.running.progress import Progress
 from recipes.running.queue import Outcome, Queue
 from recipes.running.refusals import exit_code
@@ -69,8 +69,9 @@ def run_command(asked: argparse.Namespace, tables: Sequence[Table], runs: Sequen
             print(planned(run, places))
         return 0
     outcome = work(chosen, places, asked.jobs, asked.minutes)
-    for table in tables if len(tables) == 1 else ():
-        print("\n".join(["", *section(table, results_of(table, places.output))]))
+    lines_of = section if len(tables) == 1 else in_short
+    for table in tables:
+        print("\n".join(["", *lines_of(table, results_of(table, places.output))]))
     if places.extra:
         print(f"\nWith {' '.join(places.extra)} these are no results of a table; theirs are in {places.output}.")
     elif outcome.finished:

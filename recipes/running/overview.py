@@ -1,38 +1,83 @@
-"""The table of tables in recipes/README.md: which command trains what, and how much of it has been run."""
+"""The tables in recipes/README.md: which command trains or measures what, what came out, and how long it took."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from lightning_gep.report.text import NOTHING, duration
-from recipes.running.cells import Table
-from recipes.running.outcome import RESULTS, results_of
-from recipes.running.page_table import markdown_table
+from lightning_gep.runs import read_json
+from recipes.running.cells import Cell, Table
+from recipes.running.outcome import RESULTS, Result, results_of
+from recipes.running.page_table import accuracy, markdown_table
 
 README = Path(__file__).resolve().parents[1] / "README.md"
-BEGIN, END = "<!-- tables -->\n", "<!-- end of tables -->"
-HEAD = ["command", "experiments, in `conf/experiment`", "published, %", "ours", "runs", "time"]
+PAGE = "../docs/results/README.md"
+HEAD = ["command", "experiments, in `conf/experiment`", "published, %", "ours, %", "runs", "time"]
+FIGURES_HEAD = ["command", "experiments, in their first epochs", "published", "ours", "time of all three"]
 
 
-def overview(text: str, tables: Sequence[Table], output: Path = RESULTS) -> str:
-    """The README with its table as the results are now."""
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    rows = markdown_table(HEAD, [row(table, output) for table in tables])
-    return "\n".join([before + BEGIN.rstrip(), *rows, END + after])
+def overview(text: str, tables: Sequence[Table], figures: Mapping[str, tuple[str, str]], output: Path = RESULTS) -> str:
+    """The README with its tables as the results are now."""
+    measured = [read_json(path) for path in sorted((output / "figures").glob("measured_*.json"))]
+    text = _between("tables", text, markdown_table(HEAD, [row(table, output) for table in tables]))
+    rows = [figure_row(name, *words, measured) for name, words in figures.items()]
+    return _between("figures", text, markdown_table(FIGURES_HEAD, rows))
+
+
+def _between(name: str, text: str, lines: list[str]) -> str:
+    """The text with these lines between its two marks of that name."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    before, rest = text.split(begin)
+    _, after = rest.split(end)
+    return "\n".join([before + begin.rstrip(), *lines, end + after])
 
 
 def row(table: Table, output: Path) -> list[str]:
     """One table's line."""
-    found = [result for runs in results_of(table, output).values() for result in runs]
+    results = results_of(table, output)
+    found = [result for runs in results.values() for result in runs]
     return [
-        f"`python -m recipes.{table.name} --data-directory DIR`",
+        command(table.name),
         ", ".join(f"`{place}`" for place in experiments(table)) or "none yet",
         table.published,
-        f"[{table.title}](../docs/results/README.md#{anchor(table.title)})",
+        " ".join([*headline(table, results), f"[{table.title}]({PAGE}#{anchor(table.title)})"]),
         f"{len(found)} of {len(table.runs())}",
         duration(sum(result["seconds"] for result in found)) if found else NOTHING,
     ]
+
+
+def command(name: str) -> str:
+    """What a recipe is called with."""
+    return f"`python -m recipes.{name} --data-directory DIR`"
+
+
+def headline(table: Table, results: Mapping[str, list[Result]]) -> list[str]:
+    """The figures of the table's most telling line, as far as there are any."""
+    cells = [cell for cell in table.cells if cell.line == table.headline and results[cell.name]]
+    figures = [f"{cell.panel}{_at_k(cell)}: {accuracy(results[cell.name], 'test_accuracy')}" for cell in cells]
+    return [f"{table.headline}: {'; '.join(figures)}."] if figures else []
+
+
+def _at_k(cell: Cell) -> str:
+    return "" if cell.k is None else f", k = {cell.k}"
+
+
+def figure_row(name: str, title: str, published: str, measured: Sequence[dict[str, Any]]) -> list[str]:
+    """The line of a figure that is measured on gradients."""
+    times = [duration(figures["training"]["seconds"] + _measuring(figures)) for figures in measured]
+    return [
+        command(name),
+        ", ".join(f"`{figures['settings']['experiment']}`" for figures in measured) or NOTHING,
+        published,
+        f"[{title}]({PAGE}#{anchor(title)})",
+        ", ".join(times) or NOTHING,
+    ]
+
+
+def _measuring(figures: dict[str, Any]) -> float:
+    """Seconds of all bases that were measured."""
+    return float(sum(basis["seconds"] for step in figures["steps"].values() for basis in step["bases"].values()))
 
 
 def experiments(table: Table) -> list[str]:

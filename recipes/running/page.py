@@ -61,7 +61,7 @@ def write_page(output: Path = RESULTS) -> None:
     draw_all(TABLES, output)
     (output / PAGE).write_text(page(output), "utf-8")
     if output == RESULTS:
-        README.write_text(overview(README.read_text("utf-8"), TABLES), "utf-8")
+        README.write_text(overview(README.read_text("utf-8"), TABLES, FIGURES), "utf-8")
 
 
 def page(output: Path = RESULTS) -> str:

@@ -40,6 +40,16 @@ def section(table: Table, results: dict[str, list[Result]], heading: str = "") -
     return [*lines, *markdown_table(["", *columns], rows)]
 
 
+def in_short(table: Table, results: dict[str, list[Result]]) -> list[str]:
+    """One line for each cell, also for those that are open."""
+    lines = [
+        f"  {cell.panel}: {cell.label}: {accuracy(runs, 'test_accuracy') or 'not run'}"
+        + (f" ({len(runs)} of {len(cell.seeds)} runs)" if 0 < len(runs) < len(cell.seeds) else "")
+        for cell, runs in ((cell, results[cell.name]) for cell in table.cells)
+    ]
+    return [table.title, *lines]
+
+
 def markdown_table(head: list[str], rows: list[list[str]]) -> list[str]:
     """The lines of a table."""
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
