@@ -27,8 +27,8 @@ TABLE = Table(
     title="What we do better: MNIST at ε = 5 and 8",
     published="Table 1; GEP at ε = 5, 8: " + ", ".join(map(str, PAPER.accuracies["gep"][1:])),
     about=(
-        "`mnist_best` and `mnist_best_gp` at a larger ε, with everything else as it was chosen on validation images at "
-        "ε = 2: nothing was tuned for these rows, so they are 450 steps where the paper has 6000 and 12 000."
+        "`mnist_best` and `mnist_best_gp` at a larger ε, with everything else as it was chosen at ε = 2: nothing was "
+        "tuned for these rows, so they are 450 steps where the paper has 6000 and 12 000."
     ),
     headline="GEP with our settings",
     cells=tuple(_cell(*which) for which in product(EPSILONS[1:], EXPERIMENTS)),

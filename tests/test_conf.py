@@ -7,7 +7,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf, open_dict
 
 from lightning_gep.cli.configs import KEYS, check_keys, config_directory
-from lightning_gep.cli.job import make_trainer
+from lightning_gep.cli.job import make_trainer, train
 from lightning_gep.errors import ConfigurationError
 
 CONF = config_directory()
@@ -55,6 +55,16 @@ def test_every_config_composes_and_builds(group, option, compose_train, small_da
     assert len(next(iter(data.train_dataloader()))) == len(next(iter(data.aux_dataloader())))
     assert optimizers["optimizer"].param_groups[0]["params"] == list(model.parameters())
     assert trainer.max_epochs == config.trainer.max_epochs
+
+
+@pytest.mark.parametrize("option", [option for group, option in OPTIONS if group == "aux"])
+def test_every_kind_of_public_images_trains_two_steps(option, compose_train, small_data):
+    few = with_small_files("aux", option, small_data) or ["data.batch_size=4", "aux.count=4"]
+    model = "small_cnn" if option == "photographs" else "mnist_cnn"
+    noise = ["privacy.epsilon=null", "privacy.noise_multiplier=1.0", "privacy.accountant=rdp"]
+    small = ["mechanism.k=3", "mechanism.num_anchors=4", "trainer.max_steps=2", "trainer.accelerator=cpu", "threads=1"]
+    record = train(compose_train(f"aux={option}", f"model={model}", *few, *noise, *small, "~callbacks.progress_bar"))
+    assert (record.status, record.step) == ("finished", 2)
 
 
 def test_the_default_job_is_the_documented_one(compose_train):

@@ -6,14 +6,25 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.report.published import EPSILONS
 from lightning_gep.report.published import RESULTS as PAPER
+from lightning_gep.runs import CARD_FILE
 from recipes import mnist_epsilon2, results, table1
 from recipes.all_tables import TABLES, runs_in_order
 from recipes.running.cells import Run
-from recipes.running.outcome import MOST_POINTS, RESULTS, counts, read_result, result_file, thinned, write_result
+from recipes.running.outcome import (
+    MOST_POINTS,
+    RESULTS,
+    counts,
+    made_with,
+    read_result,
+    result_file,
+    thinned,
+    write_result,
+)
 from recipes.running.overview import README, overview
 from recipes.running.page import FIGURES, PAGE, page
 from recipes.running.page_table import section
@@ -239,6 +250,15 @@ def test_the_links_of_the_readme_lead_somewhere():
     assert set(re.findall(r"results/README\.md#([^)]+)\)", README.read_text())) <= headings
 
 
+def test_a_result_tells_the_code_that_the_run_began_with(tmp_path):
+    now = made_with(tmp_path)
+    assert now["torch"] == torch.__version__.split("+")[0]
+    (tmp_path / "checkpoints").mkdir()
+    began = {**now, "git_revision": "0" * 40, "git_dirty": False, "device": "cpu"}
+    (tmp_path / "checkpoints" / CARD_FILE).write_text(json.dumps({"software": began}))
+    assert made_with(tmp_path) == {**now, "git_revision": "0" * 40, "git_dirty": False}
+
+
 def test_a_long_curve_keeps_its_ends():
     points = [[step, step / 2] for step in range(1000)]
     kept = thinned(points)
@@ -256,8 +276,7 @@ def test_a_point_of_a_curve_is_one_line_of_the_file(tmp_path):
 
 @pytest.mark.parametrize("table", TABLES, ids=[table.name for table in TABLES])
 def test_no_table_has_a_cell_that_cannot_be_composed(table):
-    for cell in {cell.experiment: cell for cell in table.cells if cell.overrides}.values():
-        (run,) = [run for run in table.runs([cell.name]) if run.seed == 0]
-        settings = settings_of(run)
+    for cell in (cell for cell in table.cells if cell.overrides):
+        settings = settings_of(Run(table.name, cell, 0))
         assert settings["seed"] == 0
         assert settings["threads"] == 1

@@ -10,7 +10,10 @@ EPOCHS_FIX = "It is the length of the run; set trainer.max_epochs, or use schedu
 
 
 def step(optimizer: Optimizer, *, epochs: int, at: float = 0.5, factor: float = 0.1) -> LRScheduler:
-    """The learning rate times `factor` once the fraction `at` of the epochs is over (the paper: a tenth at half)."""
+    """The learning rate times `factor` once the fraction `at` of the epochs is over (the paper: a tenth at half).
+
+    It changes between epochs: the middle of five is after the second.
+    """
     positive_integer("epochs", epochs, EPOCHS_FIX)
     finite_positive("factor", factor, "It multiplies the learning rate, e.g. 0.1.")
     if not 0 < at < 1:

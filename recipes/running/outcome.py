@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.machine import description
 from lightning_gep.card.software import software
-from lightning_gep.runs import RunRecord, read_json, read_metrics
+from lightning_gep.runs import CARD_FILE, RunRecord, read_json, read_metrics
 from recipes.running.cells import Run, Table
 from recipes.running.settings import Settings
 
@@ -53,10 +53,17 @@ def make_result(run: Run, record: RunRecord, directory: Path, settings: Settings
         "attempts": record.attempts,
         "date": record.updated,
         "machine": {name: machine[name] for name in MACHINE},
-        "versions": software(),
+        "versions": made_with(directory),
         "config": settings,
         "curves": curves(directory),
     }
+
+
+def made_with(directory: Path) -> dict[str, Any]:
+    """Versions and revision as the run noted them when it began: those of now may be others."""
+    card = directory / "checkpoints" / CARD_FILE
+    now = software()
+    return {name: read_json(card)["software"][name] for name in now} if card.exists() else now
 
 
 def curves(directory: Path) -> dict[str, list[list[float]]]:
