@@ -42,8 +42,8 @@ TABLE = Table(
     + "; ".join(f"{data} {', '.join(map(str, paper.accuracies['gep']))}" for data, paper in RESULTS.items()),
     about=(
         "The settings are the paper's (batches of 1000, S₁ = 10, S₂ = 2, m = 2000); k, which it does not tell, is 500 "
-        "for MNIST and 1000 for the others. Noise is calibrated to the ε of the row by PLD, and GEP's residual loses its "
-        "noise inside the subspace after it was added, which the paper does not do. "
+        "for MNIST and 1000 for the others. Noise is calibrated to the ε of the row by PLD, and what of the residual's "
+        "noise lies inside the subspace is projected out again, which the paper does not do. "
         f"{RESULTS['SVHN'].remark} The rows with {ORDINARY_SVHN} images leave its `extra` part out: as many epochs as "
         f"in the paper, and fewer steps. {RESULTS['CIFAR-10'].remark} The paper's PATE is left out. {PATE_NOTE}"
     ),
