@@ -11,12 +11,10 @@ TWO_EPOCHS = (
     "scheduler=constant",  # the learning rate is first cut after 100 epochs
 )
 TRACKED = ("mechanism.subspace=tracked", "mechanism.num_anchors=50")
-SMALLER_RATE = "optimizer.lr=0.02"
 EXPERIMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "gp": ("GP", "table1/cifar10_gp_eps8", ()),
-    "gp_smaller_rate": ("GP, learning rate 0.02", "table1/cifar10_gp_eps8", (SMALLER_RATE,)),
     "bgep": ("B-GEP", "table1/cifar10_bgep_eps8", TRACKED),
-    "bgep_smaller_rate": ("B-GEP, learning rate 0.02", "table1/cifar10_bgep_eps8", (*TRACKED, SMALLER_RATE)),
+    "bgep_smaller_rate": ("B-GEP, learning rate 0.02", "table1/cifar10_bgep_eps8", (*TRACKED, "optimizer.lr=0.02")),
     "gep": ("GEP", "table1/cifar10_gep_eps8", TRACKED),
     "random_basis": ("GEP, random basis", "random_basis/cifar10", ()),
 }
@@ -29,8 +27,12 @@ TABLE = Table(
         "What Table 1 does on CIFAR-10 at ε = 8 in its first two epochs of 200: the same noise, learning rate and k = "
         "1000. It is there to compare the mechanisms where all 200 epochs take days. The basis of GEP and B-GEP is "
         "tracked with 50 anchors a step, a quarter of the time of the paper's cold start. The paper has none of it. "
-        "GEP and B-GEP add less noise than GP, and are behind it here; the rows with a fifth of the learning rate "
-        "test whether its size is the reason."
+        "GEP and B-GEP add less noise than GP and are not ahead of it here, one run each. Noise counts least in these "
+        "steps: the mean gradient is at its longest (2.3, then 0.8; the figures at the end of this page), and noise "
+        "has few steps to add up in. Why B-GEP is so far behind was tested. A part of it are steps that are too long: "
+        "with a fifth of the learning rate it leaves chance at once, where it stood still for 20 steps, and ends "
+        "higher. The rest is what B-GEP leaves out: GEP, which is the same with the residual released as well, is "
+        "ahead of both, although the residual's mean is short (0.1 against 2.3)."
     ),
     cells=tuple(
         Cell(name, "CIFAR-10, at the noise of ε = 8", line, experiment, overrides=(*TWO_EPOCHS, *basis))
