@@ -29,6 +29,7 @@ from recipes.running.outcome import (
 from recipes.running.overview import README, overview
 from recipes.running.page import FIGURES, PAGE, page
 from recipes.running.page_table import section
+from recipes.running.plots import draw_all
 from recipes.running.settings import settings_of
 
 EXPERIMENTS = config_directory() / "experiment"
@@ -177,6 +178,18 @@ def test_the_page_has_means_with_their_spread_and_draws_what_there_is(tmp_path, 
     assert README.read_text() == overview(README.read_text(), TABLES, FIGURES), (
         "another page is no reason to change the list"
     )
+
+
+def test_long_labels_stand_beside_where_the_runs_end(tmp_path):
+    for run in (*mnist_epsilon2.TABLE.runs(["mnist_best", "cold_start"]), *table1.TABLE.runs([MNIST_GEP.name])):
+        write_result(result_file(tmp_path, run), result(run, 0.97 + run.seed / 1000))
+    draw_all([mnist_epsilon2.TABLE, table1.TABLE], tmp_path)
+    in_words, short = ((tmp_path / f"{name}.svg").read_text() for name in ("mnist_epsilon2", "table1"))
+    assert "at the end" in in_words
+    assert ">GEP with our settings<" in in_words
+    assert "legend" not in in_words
+    assert "legend" in short
+    assert "at the end" not in short
 
 
 def test_a_figure_stands_beside_its_numbers(tmp_path):

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import textwrap
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -14,12 +15,14 @@ from recipes.running.cells import Cell, Table
 from recipes.running.outcome import Result, results_of
 from recipes.running.page import pictures
 
-COLOURS = ["#1d3557", "#c1666b", "#6b9080", "#e4b363", "#9a6fb0", "#7aa5d2", "#8a8a8a", "#2a9d8f"]
+COLOURS = ["#1d3557", "#c1666b", "#6b9080", "#e4b363", "#9a6fb0", "#7aa5d2", "#8a8a8a", "#2a9d8f", "#d98c5f", "#5f7a3a"]
 STYLE = {
     "svg.fonttype": "none",  # text stays text: smaller, and it can be searched
     "svg.hashsalt": "recipes",  # the same results give the same file
 }
 ACROSS = 3
+LONGEST_LABEL, LABEL_WIDTH = 30, 48
+"""Characters: longer labels do not fit a legend in the panel; and where they are wrapped instead."""
 
 
 def draw_all(tables: Sequence[Table], output: Path) -> None:
@@ -32,22 +35,43 @@ def draw_all(tables: Sequence[Table], output: Path) -> None:
 
 
 def draw_curves(table: Table, results: dict[str, list[Result]], file: Path) -> None:
-    """What the table follows over the epochs of every run, panel by panel; published figures are dotted."""
+    """What the table follows over the epochs of every run, panel by panel; published figures are dotted.
+
+    Where labels are long, they stand beside where the runs end, in place of a legend.
+    """
     panels = _panels(table, results)
-    figure, axes = _canvas(len(panels))
+    in_words = any(len(cell.label) > LONGEST_LABEL for cell in table.cells)
+    figure, axes = _canvas_in_words(panels) if in_words else _canvas(len(panels))
     colours = _colours([cell.label for cell in table.cells])
-    for axis, (title, cells) in zip(axes, panels.items(), strict=True):
+    for number, (title, cells) in enumerate(panels.items()):
+        axis = axes[2 * number if in_words else number]
         for cell in cells:
-            colour = colours[cell.label]
-            for number, result in enumerate(results[cell.name]):
-                points = result["curves"].get(table.follows, [])
-                epochs = [step * result["sample_rate"] for step, _ in points]
-                label = cell.label if number == 0 else None
-                axis.plot(epochs, [100 * value for _, value in points], color=colour, linewidth=1.2, label=label)
-            if cell.published is not None:
-                axis.axhline(cell.published, color=colour, linestyle=":", linewidth=1)
-        _finish(axis, title, "epochs", table.follows)
+            _draw_runs(axis, table.follows, cell, results[cell.name], colours[cell.label])
+        _finish(axis, title, "epochs", table.follows, legend=not in_words)
+        if in_words:
+            _draw_ends(axes[2 * number + 1], cells, results, colours)
     _save(figure, file)
+
+
+def _draw_runs(axis: Any, follows: str, cell: Cell, runs: list[Result], colour: str) -> None:
+    for number, result in enumerate(runs):
+        points = result["curves"].get(follows, [])
+        epochs = [step * result["sample_rate"] for step, _ in points]
+        label = cell.label if number == 0 else None
+        axis.plot(epochs, [100 * value for _, value in points], color=colour, linewidth=1.2, label=label)
+    if cell.published is not None:
+        axis.axhline(cell.published, color=colour, linestyle=":", linewidth=1)
+
+
+def _draw_ends(axis: Any, cells: list[Cell], results: dict[str, list[Result]], colours: dict[str, str]) -> None:
+    """A row for each cell: a dot for every run's accuracy at the end, a bar for their mean."""
+    for row, cell in enumerate(cells):
+        ends = [100 * result["test_accuracy"] for result in results[cell.name]]
+        axis.plot(ends, [row] * len(ends), "o", color=colours[cell.label], markersize=4)
+        axis.plot([statistics.fmean(ends)], [row], "|", color=colours[cell.label], markersize=14)
+    axis.set_yticks(range(len(cells)), [textwrap.fill(cell.label, LABEL_WIDTH) for cell in cells], fontsize=7)
+    axis.set_ylim(len(cells) - 0.5, -0.5)
+    _finish(axis, "at the end", "test accuracy, %", "", legend=False)
 
 
 def draw_over_k(table: Table, results: dict[str, list[Result]], file: Path) -> None:
@@ -96,12 +120,20 @@ def _canvas(panels: int) -> tuple[Figure, list[Any]]:
     return figure, axes[:panels]
 
 
-def _finish(axis: Any, title: str, over: str, shown: str) -> None:
+def _canvas_in_words(panels: dict[str, list[Cell]]) -> tuple[Figure, list[Any]]:
+    """For each panel one place for curves and one for where they end, as high as their labels need."""
+    rows = max(len(cells) for cells in panels.values())
+    figure = Figure(figsize=(9.6, max(3.2, 0.42 * rows + 0.8) * len(panels)))
+    return figure, list(figure.subplots(len(panels), 2, squeeze=False).flat)
+
+
+def _finish(axis: Any, title: str, over: str, shown: str, *, legend: bool = True) -> None:
     axis.set_title(title, fontsize=10)
     axis.set_xlabel(over)
-    axis.set_ylabel(f"{shown.replace('_', ' ')}, %")
+    axis.set_ylabel(f"{shown.replace('_', ' ')}, %" if shown else "")
     axis.grid(alpha=0.25)
-    axis.legend(fontsize=7, frameon=False)
+    if legend:
+        axis.legend(fontsize=7, frameon=False)
 
 
 def _save(figure: Figure, file: Path) -> None:
