@@ -56,8 +56,8 @@ TABLE = Table(
         "the optimal split, separate clipping or larger batches move the accuracy by more than that. The tracked "
         "basis and the larger batches save a fifth of the time. RDP, which asks for 8 % more noise than PLD, and the "
         "paper's network are the only ones that are lower, by 0.2 and 0.3. GEP is ahead of GP by about as much as "
-        "runs differ. So most of the distance to the published figures comes from thresholds and learning rate, some "
-        "of it from the network, and that for all mechanisms."
+        "runs differ. So the distance to the published figures comes from thresholds, learning rate and its schedule, "
+        "and a little of it from the network; and that for all mechanisms."
     ),
     headline="GEP with our settings",
     cells=cells(config_directory() / "experiment"),
