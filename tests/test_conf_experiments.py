@@ -180,10 +180,11 @@ def differing(name, other="mnist_best"):
         ("rdp", {"privacy.accountant"}),
         ("equal_split", {"mechanism.split"}),
         ("joint_clipping", {"mechanism.clipping"}),
-        ("batch_1000", {"data.batch_size", "optimizer.lr"}),
+        ("batch_1000", {"data.batch_size", "optimizer.lr", "model.optimizer.lr"}),
         (
             "paper_network",
-            {f"model.network.{key}" for key in ("activation", "normalise", "filters", "group_norm")} | {"optimizer.lr"},
+            {f"model.network.{key}" for key in ("activation", "normalise", "filters", "group_norm")}
+            | {"optimizer.lr", "model.optimizer.lr"},
         ),
     ],
 )
