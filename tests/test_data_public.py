@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -76,6 +78,58 @@ def test_only_the_chosen_pictures_are_opened_and_only_the_first_time(tmp_path, m
     assert len(opened) == 4
 
 
+def write_imagenet_npz(directory):
+    data_files.write_npz(directory / "imagenet32_aux.npz", 6, labelled=False)
+
+
+def write_imagenet_folder(directory):
+    data_files.write_imagenet(directory / "imagenet", each=2)
+
+
+def write_folder(directory):
+    data_files.write_pictures(directory / "pictures", ["cat", "dog"], each=3)
+
+
+def write_cifar_100(directory):
+    data_files.write_npz(directory / "cifar100_aux.npz", 6, labelled=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "below", "write"),
+    [
+        (ImageNet, "", write_imagenet_npz),
+        (ImageNet, "", write_imagenet_folder),
+        (ImageFolder, "pictures", write_folder),
+        (Cifar100, "", write_cifar_100),
+    ],
+)
+def test_the_source_may_be_deleted_once_it_is_cached(make, below, write, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    write(data)
+    source = make(str(data / below), str(tmp_path / "cache"), count=None)
+    before = images(source)
+    shutil.rmtree(data)
+    assert np.array_equal(images(source), before)
+    with pytest.raises(ConfigurationError):
+        make(str(data / below), str(tmp_path / "cache"), count=2).records(COLOUR)
+
+
+def test_imagenet_in_place_of_a_deleted_npz_is_read(tmp_path):
+    write_imagenet_npz(tmp_path)
+    assert ImageNet(str(tmp_path), count=None).records(COLOUR).labels is None
+    (tmp_path / "imagenet32_aux.npz").unlink()
+    write_imagenet_folder(tmp_path)
+    assert ImageNet(str(tmp_path), count=None).records(COLOUR).labels == [0, 0, 1, 1, 2, 2]
+
+
+def test_pictures_added_to_a_folder_are_seen(tmp_path):
+    data_files.write_pictures(tmp_path, [""], each=3)
+    assert len(images(ImageFolder(str(tmp_path), count=None))) == 3
+    Image.fromarray(pixels(1)[0]).save(tmp_path / "one_more.png")
+    assert len(images(ImageFolder(str(tmp_path), count=None))) == 4
+
+
 def test_cifar_100_from_an_npz_or_its_own_format(tmp_path, small_data):
     official = Cifar100(str(small_data), str(tmp_path / "cache"), count=None).records(COLOUR)
     assert official.labels == list(range(30))
@@ -133,7 +187,10 @@ def test_the_digits_take_any_public_images_but_their_own(tmp_path):
     ("make", "message"),
     [
         (ImageNet, r"ImageNet is not in directory='.*': put imagenet32_aux.npz there, .*aux=imagenet_folder"),
-        (Cifar100, r"CIFAR-100 \(train\) is not in directory='.*': put cifar100_train.npz or cifar-100-python.tar.gz"),
+        (
+            Cifar100,
+            r"CIFAR-100 is not in directory='.*': put cifar100_aux.npz or cifar-100-python.tar.gz .*aux.download",
+        ),
         (ImageFolder, r"There are no images in directory='.*': put .jpg or .png files there"),
     ],
 )

@@ -48,7 +48,7 @@ class ArrayCache:
         """The entry, from `make` if it cannot be read: its arrays, and the files that they came from.
 
         `sources` are the files it should have been made from. None stands for those it was made from, as long as none
-        of them has changed; it does not matter if they are gone.
+        of them has changed; it does not matter if they are gone. None in `recipe` stands for whatever it was, too.
         """
         found = self.read(name, recipe, sources)
         if found is None:
@@ -68,7 +68,7 @@ class ArrayCache:
         """The arrays of an entry, memory-mapped, or None if it is not there, not whole, or made from something else."""
         try:
             manifest = json.loads((self.directory / name / MANIFEST).read_text())
-            if manifest["version"] != VERSION or manifest["recipe"] != _plain(recipe):
+            if manifest["version"] != VERSION or not _fits(manifest["recipe"], _plain(recipe)):
                 return None
             if not _made_from(manifest["sources"], sources):
                 return None
@@ -131,6 +131,10 @@ def _described(array: NDArray[Any]) -> dict[str, Any]:
 def _plain(recipe: Recipe) -> Any:
     """A recipe as it comes back from JSON."""
     return json.loads(json.dumps(recipe))
+
+
+def _fits(recorded: dict[str, Any], asked: dict[str, Any]) -> bool:
+    return recorded.keys() == asked.keys() and all(asked[key] in (None, recorded[key]) for key in asked)
 
 
 def _identities(files: Sequence[Path]) -> list[dict[str, Any]]:

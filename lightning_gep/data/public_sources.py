@@ -1,5 +1,6 @@
 """ImageNet, CIFAR-100 or a folder of pictures as public images: chosen, resized and greyed once, then cached."""
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from lightning_gep.data.albums import Album, ArrayAlbum, FileAlbum
 from lightning_gep.data.cache import Arrays
 from lightning_gep.data.download import torchvision_datasets
 from lightning_gep.data.formats import npz
-from lightning_gep.data.formats.image_files import Shape
+from lightning_gep.data.formats.image_files import Shape, list_images
 from lightning_gep.data.formats.source import Source
 from lightning_gep.data.image_sets import CIFAR_100
 from lightning_gep.data.loading import Store
@@ -44,8 +45,8 @@ class CachedImages(PublicImages):
         """The files the cache should have been made from, where that can be told without opening anything."""
         return None
 
-    def details(self) -> dict[str, str]:
-        """What else decides which pictures there are."""
+    def details(self) -> dict[str, str | None]:
+        """What else decides which pictures there are; None where only the source could tell, and it is gone."""
         return {"directory": str(self.store.directory.resolve())}
 
     def records(self, shape: Shape) -> ImageRecords:
@@ -92,20 +93,19 @@ class ImageNet(CachedImages):
         arrays = npz.find(self._npz)
         if arrays is not None:
             return ArrayAlbum(arrays)
-        root = self.store.directory / "imagenet"
-        if not root.is_dir():
+        if not self._folder.is_dir():
             raise ConfigurationError(
                 f"ImageNet {NOT_IN_DIRECTORY}{str(self.store.directory)!r}: put imagenet32_aux.npz there, or "
                 "ImageNet as torchvision reads it into a folder imagenet there, or use aux=imagenet_folder "
                 "aux.directory=<a folder of images>."
             )
         try:
-            samples = torchvision_datasets().ImageNet(str(root), split=self.split).samples
+            samples = torchvision_datasets().ImageNet(str(self._folder), split=self.split).samples
         except (RuntimeError, OSError) as error:
             reason = " ".join(str(error).split())
             raise ConfigurationError(
-                f"torchvision cannot read ImageNet's {self.split} in {str(root)!r} ({reason}). For pictures alone use "
-                f"aux=imagenet_folder aux.directory={root}."
+                f"torchvision cannot read ImageNet's {self.split} in {str(self._folder)!r} ({reason}). For pictures "
+                f"alone use aux=imagenet_folder aux.directory={self._folder}."
             ) from error
         return FileAlbum([Path(path) for path, _ in samples], [label for _, label in samples])
 
@@ -113,13 +113,18 @@ class ImageNet(CachedImages):
         """The .npz, if that is what would be read."""
         return [self._npz] if self._npz.is_file() else None
 
-    def details(self) -> dict[str, str]:
-        """The split too, unless all is in one file."""
-        return {**super().details(), **({} if self._npz.is_file() else {"split": self.split})}
+    def details(self) -> dict[str, str | None]:
+        """Whether they are those of the .npz or of a split."""
+        chosen = self._npz.name if self._npz.is_file() else self.split if self._folder.is_dir() else None
+        return {**super().details(), "from": chosen}
 
     @property
     def _npz(self) -> Path:
         return self.store.directory / "imagenet32_aux.npz"
+
+    @property
+    def _folder(self) -> Path:
+        return self.store.directory / "imagenet"
 
 
 class ImageFolder(CachedImages):
@@ -147,6 +152,13 @@ class ImageFolder(CachedImages):
             )
         return album
 
+    def details(self) -> dict[str, str | None]:
+        """The names of all pictures too: with one more, another draw is due."""
+        names = "\n".join(
+            path.relative_to(self.store.directory).as_posix() for path in list_images(self.store.directory)
+        )
+        return {**super().details(), "pictures": hashlib.sha256(names.encode()).hexdigest() if names else None}
+
 
 class Cifar100(CachedImages):
     """`cifar100_aux.npz` in the directory, or CIFAR-100's training images as an .npz or in the official format."""
@@ -159,7 +171,10 @@ class Cifar100(CachedImages):
         if source is None and self.store.download:
             source = self.store.source(CIFAR_100, "train")
         if source is None:
-            raise CIFAR_100.missing(self.store.directory, "train")
+            raise ConfigurationError(
+                f"{CIFAR_100.title} {NOT_IN_DIRECTORY}{str(self.store.directory)!r}: put cifar100_aux.npz or "
+                f"{CIFAR_100.parts['train']} there, or set aux.download=true."
+            )
         return ArrayAlbum(source)
 
     def sources(self) -> Sequence[Path] | None:
