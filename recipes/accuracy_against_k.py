@@ -2,10 +2,11 @@
 
 from itertools import product
 
+from lightning_gep.data.image_sets import PRIVATE
 from lightning_gep.report.published import NAMES
 from recipes.running.cells import Cell, Table
 
-DATA = {"cifar10": "CIFAR-10", "svhn": "SVHN"}
+DATA = ("cifar10", "svhn")
 KS = (500, 1000, 1500, 2000)
 
 TABLE = Table(
@@ -19,7 +20,7 @@ TABLE = Table(
     cells=tuple(
         Cell(
             name=f"{data}_{mechanism}_k{k}",
-            panel=f"{DATA[data]}, ε = 8",
+            panel=f"{PRIVATE[data].title}, ε = 8",
             line=NAMES[mechanism],
             experiment=f"accuracy_against_k/{data}_{mechanism}",
             overrides=(f"mechanism.k={k}",),

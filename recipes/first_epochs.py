@@ -1,6 +1,6 @@
 """The first two epochs of CIFAR-10 at ε = 8, at the noise of all 200. Run: python -m recipes.first_epochs"""
 
-from recipes.running.cells import Cell, Table
+from recipes.running.cells import TRACKED, Cell, Table
 
 NOISE = 1.3895
 """The noise multiplier of a step that ε = 8 needs over 200 epochs, by PLD: `gep-plan` tells it."""
@@ -10,7 +10,6 @@ TWO_EPOCHS = (
     "trainer.max_epochs=2",
     "scheduler=constant",  # the learning rate is first cut after 100 epochs
 )
-TRACKED = ("mechanism.subspace=tracked", "mechanism.num_anchors=50")
 EXPERIMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "gp": ("GP", "table1/cifar10_gp_eps8", ()),
     "bgep": ("B-GEP", "table1/cifar10_bgep_eps8", TRACKED),

@@ -20,9 +20,10 @@ from lightning_gep.calibration import make_mechanism, noise_multiplier_for
 from lightning_gep.release import Part
 from lightning_gep.runs import write_json
 from recipes.measured import drawing
+from recipes.measured.measuring import measure
 from recipes.measured.options import Options, options_from
 from recipes.measured.training import composed, experiment
-from recipes.measuring import measure
+from recipes.running.page_table import markdown_table
 from recipes.running.refusals import exit_code
 
 NAME = "gradient_norms"
@@ -103,7 +104,7 @@ def table(figures: dict[str, Any]) -> str:
         + [f"{budget[part]:.3g}" for budget in noise.values()]
         for part, at in signals(figures).items()
     ]
-    return drawing.markdown(heads, rows)
+    return "\n".join(markdown_table(heads, rows))
 
 
 def draw(figures: dict[str, Any], file: Path) -> None:

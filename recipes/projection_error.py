@@ -17,8 +17,9 @@ from typing import Any
 
 from recipes.measured import drawing
 from recipes.measured.batch import WHOLE
+from recipes.measured.measuring import measure
 from recipes.measured.options import SOURCES, options_from
-from recipes.measuring import measure
+from recipes.running.page_table import markdown_table
 from recipes.running.refusals import exit_code
 
 NAME = "projection_error"
@@ -47,7 +48,7 @@ def table(figures: dict[str, Any]) -> str:
         for step, found in drawing.steps_of(figures).items()
         for k in figures["settings"]["k"]
     ]
-    return drawing.markdown(["step", "k", *(drawing.SOURCES[source] for source in sources)], rows)
+    return "\n".join(markdown_table(["step", "k", *(drawing.SOURCES[source] for source in sources)], rows))
 
 
 def draw(figures: dict[str, Any], file: Path) -> None:

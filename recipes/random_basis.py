@@ -2,10 +2,9 @@
 
 from itertools import product
 
+from lightning_gep.data.image_sets import PRIVATE
+from recipes.accuracy_against_k import DATA, KS
 from recipes.running.cells import Cell, Table
-
-DATA = {"cifar10": "CIFAR-10", "svhn": "SVHN"}
-KS = (500, 1000, 1500, 2000)
 
 TABLE = Table(
     name="random_basis",
@@ -19,7 +18,7 @@ TABLE = Table(
     cells=tuple(
         Cell(
             name=f"{data}_k{k}",
-            panel=f"{DATA[data]}, ε = 8",
+            panel=f"{PRIVATE[data].title}, ε = 8",
             line="random basis",
             experiment=f"random_basis/{data}",
             overrides=(f"mechanism.k={k}",),

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from recipes.measured import drawing
+from recipes.measured.measuring import measure
 from recipes.measured.options import options_from
-from recipes.measuring import measure
+from recipes.running.page_table import markdown_table
 from recipes.running.refusals import exit_code
 
 NAME = "stable_rank"
@@ -54,7 +55,7 @@ def table(figures: dict[str, Any]) -> str:
         for group in found["gradients"]
         for kind, at in ((kind, by_group.get(group, {})) for kind, by_group in found.items())
     ]
-    return drawing.markdown(["group", "of", *(f"step {step}" for step in steps)], rows)
+    return "\n".join(markdown_table(["group", "of", *(f"step {step}" for step in steps)], rows))
 
 
 def draw(figures: dict[str, Any], file: Path) -> None:

@@ -2,11 +2,10 @@
 
 from itertools import product
 
+from lightning_gep.data.image_sets import PRIVATE
 from lightning_gep.report.published import EPSILONS, NAMES, PATE_NOTE, RESULTS
-from recipes.first_epochs import TRACKED
-from recipes.running.cells import Cell, Table
+from recipes.running.cells import TRACKED, Cell, Table
 
-DATA = {"mnist": "MNIST", "svhn": "SVHN", "cifar10": "CIFAR-10"}
 MECHANISMS = ("gp", "bgep", "gep")
 SEVERAL_SEEDS = (0, 1, 2)
 ORDINARY_SVHN = "73 257"
@@ -14,10 +13,11 @@ ORDINARY_SVHN = "73 257"
 
 
 def _cell(data: str, epsilon: float, mechanism: str) -> Cell:
-    paper, at = RESULTS[DATA[data]], EPSILONS.index(epsilon)
+    title, at = PRIVATE[data].title, EPSILONS.index(epsilon)
+    paper = RESULTS[title]
     return Cell(
         name=f"{data}_{mechanism}_eps{epsilon:g}",
-        panel=f"{DATA[data]}, ε = {epsilon:g}",
+        panel=f"{title}, ε = {epsilon:g}",
         line=NAMES[mechanism],
         experiment=f"table1/{data}_{mechanism}_eps{epsilon:g}",
         seeds=SEVERAL_SEEDS if (data, epsilon) == ("mnist", 2.0) else (0,),
@@ -51,7 +51,7 @@ TABLE = Table(
         f"{RESULTS['CIFAR-10'].remark} The paper's PATE is left out. {PATE_NOTE}"
     ),
     cells=(
-        *(_cell(*which) for which in product(DATA, EPSILONS, MECHANISMS)),
+        *(_cell(*which) for which in product(PRIVATE, EPSILONS, MECHANISMS)),
         _cell_without_extra("gp", "GP"),
         _cell_without_extra("gep", "GEP, tracked basis", (*TRACKED, "mechanism.groups=balanced")),
     ),

@@ -1,7 +1,6 @@
 """Why Table 1 on MNIST is lower here than published: thresholds and learning rate. Run: python -m recipes.thresholds"""
 
-from recipes.first_epochs import TRACKED
-from recipes.running.cells import Cell, Table
+from recipes.running.cells import TRACKED, Cell, Table
 
 THRESHOLD = "mechanism.clip_norm=1.0"
 LEARNING_RATE = "optimizer.lr=0.5"

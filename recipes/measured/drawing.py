@@ -1,18 +1,17 @@
-"""Panels of lines, and tables, of what was measured."""
+"""Panels of lines of what was measured."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text: smaller, and it can be searched
-matplotlib.rcParams["svg.hashsalt"] = "recipes"  # the same figures give the same file
+from lightning_gep.data.image_sets import PRIVATE
+from recipes.running.svg import save_svg
+
 COLOURS = ("#1d3557", "#c1666b", "#6b9080", "#e4b363", "#7aa5d2", "#9a6fb0", "#8a8a8a", "#d1495b")
-TITLES = {"cifar10": "CIFAR-10", "mnist": "MNIST", "svhn": "SVHN"}
 SOURCES = {
     "imagenet": "ImageNet, random labels",
     "cifar100": "CIFAR-100, random labels",
@@ -52,12 +51,12 @@ def save(figure: Figure, file: Path, named: Axes, columns: int) -> None:
     """Write the picture, with the names of one panel's lines below all of them."""
     figure.legend(*named.get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize=8)
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, metadata={"Date": None})
+    save_svg(figure, file)
 
 
 def data_title(figures: Mapping[str, Any]) -> str:
     """The data set's name."""
-    return TITLES[figures["settings"]["experiment"].split("/")[1].split("_")[0]]
+    return PRIVATE[figures["settings"]["experiment"].split("/")[1].split("_")[0]].title
 
 
 def steps_of(figures: Mapping[str, Any]) -> dict[int, Any]:
@@ -68,9 +67,3 @@ def steps_of(figures: Mapping[str, Any]) -> dict[int, Any]:
 def short_name(group: str) -> str:
     """A group's name without that of the network it is in."""
     return group.removeprefix("network.")
-
-
-def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in cells) + " |" for cells in lines)

@@ -20,7 +20,8 @@ from lightning_gep.cli.configs import config_directory
 from lightning_gep.cli.job import train
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.runs import RunRecord
-from recipes.first_epochs import TRACKED, TWO_EPOCHS
+from recipes.first_epochs import TWO_EPOCHS
+from recipes.running.cells import TRACKED
 
 CHANGED = {"cifar10": (*TWO_EPOCHS, *TRACKED)}
 """What is changed about the experiment; only the basis, where nothing else is said."""
@@ -107,7 +108,7 @@ def weights_after(steps: Sequence[int], config: DictConfig, directory: Path) -> 
     return files, record
 
 
-def settings_of(config: DictConfig) -> dict[str, Any]:
+def deciding_settings(config: DictConfig) -> dict[str, Any]:
     """What decides the weights, without the places where files are."""
     groups = ("model", "optimizer", "scheduler", "mechanism", "privacy")
     return {

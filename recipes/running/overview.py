@@ -39,7 +39,7 @@ def row(table: Table, output: Path) -> list[str]:
     found = [result for runs in results.values() for result in runs]
     return [
         command(table.name),
-        ", ".join(f"`{place}`" for place in experiments(table)) or "none yet",
+        ", ".join(f"`{place}`" for place in experiments(table)),
         table.published,
         " ".join([*headline(table, results), f"[{table.title}]({PAGE}#{anchor(table.title)})"]),
         f"{len(found)} of {len(table.runs())}",

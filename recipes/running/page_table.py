@@ -2,7 +2,7 @@
 
 import statistics
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from lightning_gep.report.text import NOTHING, duration, with_spread
 from lightning_gep.rounding import rounded_up
@@ -31,8 +31,6 @@ def section(table: Table, results: dict[str, list[Result]], heading: str = "") -
     if any("nonprivate_projection_error" in result["curves"] for result in found):
         columns["projection error"] = lambda _, runs: errors(runs)
     lines = [f"{heading}{table.title}", "", *textwrap.wrap(table.about, WIDTH), ""]
-    if not table.cells:
-        return [*lines, "There are no experiments for it yet."]
     rows = [
         [f"{cell.panel}: {cell.label}", *(column(cell, results[cell.name]) for column in columns.values())]
         for cell in table.cells
@@ -50,9 +48,9 @@ def in_short(table: Table, results: dict[str, list[Result]]) -> list[str]:
     return [table.title, *lines]
 
 
-def markdown_table(head: list[str], rows: list[list[str]]) -> list[str]:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """The lines of a table."""
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    return [f"| {' | '.join(map(str, row))} |" for row in (head, ["---"] * len(head), *rows)]
 
 
 def published(cell: Cell) -> str:

@@ -8,18 +8,14 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from recipes.running.cells import Cell, Table
 from recipes.running.outcome import Result, results_of
 from recipes.running.page import pictures
+from recipes.running.svg import save_svg
 
 COLOURS = ["#1d3557", "#c1666b", "#6b9080", "#e4b363", "#9a6fb0", "#7aa5d2", "#8a8a8a", "#2a9d8f", "#d98c5f", "#5f7a3a"]
-STYLE = {
-    "svg.fonttype": "none",  # text stays text: smaller, and it can be searched
-    "svg.hashsalt": "recipes",  # the same results give the same file
-}
 ACROSS = 3
 LONGEST_LABEL, LABEL_WIDTH = 30, 48
 """Characters: longer labels do not fit a legend in the panel; and where they are wrapped instead."""
@@ -137,6 +133,5 @@ def _finish(axis: Any, title: str, over: str, shown: str, *, legend: bool = True
 
 
 def _save(figure: Figure, file: Path) -> None:
-    with matplotlib.rc_context(STYLE):
-        figure.tight_layout()
-        figure.savefig(file, metadata={"Date": None})
+    figure.tight_layout()
+    save_svg(figure, file)

@@ -25,7 +25,7 @@ from recipes.measured.batch import ByGroup, of_gradients, of_projection
 from recipes.measured.gradients import MeasuredGradients
 from recipes.measured.nested_basis import NestedBasis, cold_start, random_basis
 from recipes.measured.options import EPOCHS, RANDOM, Options
-from recipes.measured.training import composed, experiment, settings_of, training, weights_after
+from recipes.measured.training import composed, deciding_settings, experiment, training, weights_after
 
 NOT_COVERED = (
     "Nonprivate: computed from private records without noise, so not covered by any ε. For data that is public anyway."
@@ -123,7 +123,7 @@ def _begun(
     """The figures that are there already, or their beginning."""
     settings = {
         "experiment": experiment(options.data),
-        "training": settings_of(config),
+        "training": deciding_settings(config),
         "private_records": options.batch,
         "anchors": options.anchors,
         "k": list(ks),
