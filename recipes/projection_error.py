@@ -18,7 +18,7 @@ from typing import Any
 from recipes.measured import drawing
 from recipes.measured.batch import WHOLE
 from recipes.measured.measuring import measure
-from recipes.measured.options import SOURCES, options_from
+from recipes.measured.options import RANDOM, SOURCES, options_from
 from recipes.running.page_table import markdown_table
 from recipes.running.refusals import exit_code
 
@@ -51,6 +51,24 @@ def table(figures: dict[str, Any]) -> str:
     return "\n".join(markdown_table(["step", "k", *(drawing.SOURCES[source] for source in sources)], rows))
 
 
+def summary(figures: dict[str, Any]) -> str:
+    """The errors at the basis size of the training, and the least of a random basis."""
+    k, steps = figures["settings"]["training"]["mechanism"]["k"], drawing.steps_of(figures)
+    words = [
+        f"{drawing.SOURCES[source]} "
+        + ", ".join(f"{at[k]:.3f} at step {step}" for step, at in _errors_over_steps(steps, source).items())
+        for source in _sources(figures)
+        if source != RANDOM
+    ]
+    least = [error for at in _errors_over_steps(steps, RANDOM).values() for error in at.values()]
+    return f"with k = {k}: {'; '.join(words)}" + (f"; a random basis {min(least):.3f} or more" if least else "")
+
+
+def _errors_over_steps(steps: dict[int, Any], source: str) -> dict[int, dict[int, float]]:
+    found = {step: errors(at_step, source, _ways(source)[0], WHOLE) for step, at_step in steps.items()}
+    return {step: at for step, at in found.items() if at}
+
+
 def draw(figures: dict[str, Any], file: Path) -> None:
     """A column for each source; all parameters above, the group that the paper shows below."""
     sources = _sources(figures)
@@ -72,7 +90,7 @@ def _sources(figures: dict[str, Any]) -> list[str]:
 
 
 def _ways(source: str) -> list[str]:
-    return ["random"] if source == "random" else ["power", "principal"]
+    return ["random"] if source == RANDOM else ["power", "principal"]
 
 
 def _measured(at_step: dict[str, Any], source: str, way: str) -> dict[int, Any]:

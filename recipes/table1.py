@@ -3,7 +3,7 @@
 from itertools import product
 
 from lightning_gep.data.image_sets import PRIVATE
-from lightning_gep.report.published import EPSILONS, NAMES, PATE_NOTE, RESULTS
+from lightning_gep.report.published import EPSILONS, NAMES, PATE_NOTE, RESULTS, figures_of
 from recipes.running.cells import TRACKED, Cell, Table
 
 MECHANISMS = ("gp", "bgep", "gep")
@@ -40,7 +40,7 @@ TABLE = Table(
     name="table1",
     title="Table 1: training from scratch",
     published="Table 1; GEP at ε = 2, 5, 8: "
-    + "; ".join(f"{data} {', '.join(map(str, paper.accuracies['gep']))}" for data, paper in RESULTS.items()),
+    + "; ".join(f"{data} {figures_of('gep', paper)}" for data, paper in RESULTS.items()),
     about=(
         "The settings are the paper's (batches of 1000, S₁ = 10, S₂ = 2, m = 2000); k, which it does not tell, is 500 "
         "for MNIST and 1000 for the others. Noise is calibrated to the ε of the row by PLD, and what of the residual's "

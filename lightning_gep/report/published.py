@@ -74,6 +74,15 @@ RESULTS = {
 }
 
 
+def figures_of(mechanism: str, results: Published, first: int = 0, last: int = len(EPSILONS)) -> str:
+    """Accuracies at some of the claimed ε, with what those really were."""
+    accuracies, true = (
+        ", ".join(f"{value:g}" for value in values[first:last])
+        for values in (results.accuracies[mechanism], results.by_pld[mechanism])
+    )
+    return f"{accuracies} (true ε: {true})"
+
+
 def remarks(results: Published) -> list[str]:
     """What a reader has to know before comparing with the paper."""
     known = [

@@ -1,7 +1,8 @@
 """The tables in recipes/README.md: which command trains or measures what, what came out, and how long it took."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,9 +20,8 @@ FIGURES_HEAD = ["command", "experiments, in their first epochs", "published", "o
 
 def overview(text: str, tables: Sequence[Table], figures: Mapping[str, tuple[str, str]], output: Path = RESULTS) -> str:
     """The README with its tables as the results are now."""
-    measured = [read_json(path) for path in sorted((output / "figures").glob("measured_*.json"))]
     text = _between("tables", text, markdown_table(HEAD, [row(table, output) for table in tables]))
-    rows = [figure_row(name, *words, measured) for name, words in figures.items()]
+    rows = [figure_row(name, *words, drawn(name, output)) for name, words in figures.items()]
     return _between("figures", text, markdown_table(FIGURES_HEAD, rows))
 
 
@@ -63,14 +63,28 @@ def _at_k(cell: Cell) -> str:
     return "" if cell.k is None else f", k = {cell.k}"
 
 
-def figure_row(name: str, title: str, published: str, measured: Sequence[dict[str, Any]]) -> list[str]:
+def drawn(name: str, output: Path) -> dict[Path, dict[str, Any]]:
+    """The pictures that there are of a figure, and what was measured for them."""
+    pictures = sorted((output / "figures").glob(f"{name}_*.svg"))
+    return {path: read_json(path.with_name(f"{path.stem.replace(name, 'measured')}.json")) for path in pictures}
+
+
+def ours(name: str, measured: Iterable[dict[str, Any]]) -> list[str]:
+    """What came out of a figure, in a phrase for each data set."""
+    from recipes.measured.drawing import data_title  # matplotlib comes with the dev extra, and takes a second
+
+    summary = import_module(f"recipes.{name}").summary
+    return [f"{data_title(figures)} {summary(figures)}." for figures in measured]
+
+
+def figure_row(name: str, title: str, published: str, measured: Mapping[Path, dict[str, Any]]) -> list[str]:
     """The line of a figure that is measured on gradients."""
-    times = [duration(figures["training"]["seconds"] + _measuring(figures)) for figures in measured]
+    times = [duration(figures["training"]["seconds"] + _measuring(figures)) for figures in measured.values()]
     return [
         command(name),
-        ", ".join(f"`{figures['settings']['experiment']}`" for figures in measured) or NOTHING,
+        ", ".join(f"`{figures['settings']['experiment']}`" for figures in measured.values()) or NOTHING,
         published,
-        f"[{title}]({PAGE}#{anchor(title)})",
+        " ".join([*ours(name, measured.values()), f"[{title}]({PAGE}#{anchor(title)})"]),
         ", ".join(times) or NOTHING,
     ]
 

@@ -6,11 +6,10 @@ from importlib import import_module
 from pathlib import Path
 
 from lightning_gep.report.text import counted
-from lightning_gep.runs import read_json
 from recipes.all_tables import TABLES
 from recipes.running.cells import Table
 from recipes.running.outcome import RESULTS, Result, results_of
-from recipes.running.overview import README, overview
+from recipes.running.overview import README, drawn, ours, overview
 from recipes.running.page_table import WIDTH, section
 
 PAGE = "README.md"
@@ -26,9 +25,10 @@ results DATA=directory` runs what is missing, and `recipes/README.md` tells the 
   The authors also picked the best checkpoint on the test set; ours is the last one.
 - **ours**: mean test accuracy in percent ± standard deviation (n − 1) over seeds; `not run` where there is no run yet.
 - **ε**: the largest that one of our runs spent, by PLD (by RDP in the row that says so), rounded up.
-- **time**: of one run from start to end, on one thread with others beside it: the mean over seeds. Looks at the test
-  images for the curves are included, and so are pauses: B-GEP on MNIST at ε = 2 and some of the linear layer's runs
-  stood still for most of it, B-GEP on CIFAR-10 for a fifth, and the first run on features computed them.
+- **time**: of one run from start to end, on one thread with others beside it: the mean over seeds, whatever machine
+  they ran on. Looks at the test images for the curves are included, and so are pauses, which runs do not note: one of
+  B-GEP with our settings on MNIST and some of the linear layer's stood still for most of it, B-GEP on CIFAR-10 for a
+  fifth, and the first run on features computed them.
 
 In pictures, dotted lines are published figures; curves are single runs, and nothing was chosen by looking at them.
 """
@@ -39,7 +39,8 @@ FIGURES = {
     ),
     "stable_rank": (
         "Stable rank of gradients and of residuals",
-        "small for gradients throughout, an order of magnitude larger for residuals",
+        "small for gradients throughout, an order of magnitude larger for residuals (first stage, all training images; "
+        "ours are of a batch)",
     ),
     "projection_error": (
         "Projection error against k",
@@ -90,12 +91,11 @@ def figure_section(output: Path) -> list[str]:
 
     lines = ["## Figures that are no training runs", "", *textwrap.wrap(ABOUT_FIGURES, WIDTH)]
     for name, (title, published) in FIGURES.items():
-        drawn = sorted((output / "figures").glob(f"{name}_*.svg"))
-        words = f"By `python -m recipes.{name}`. The paper has {published}."
+        measured = drawn(name, output)
+        words = " ".join([f"By `python -m recipes.{name}`. The paper has {published}.", *ours(name, measured.values())])
         lines += ["", f"### {title}", "", *textwrap.wrap(words, WIDTH, break_on_hyphens=False)]
-        lines += [] if drawn else ["", "Not run."]
-        for picture in drawn:
-            figures = read_json(picture.with_name(f"{picture.stem.replace(name, 'measured')}.json"))
+        lines += [] if measured else ["", "Not run."]
+        for picture, figures in measured.items():
             table = import_module(f"recipes.{name}").table(figures)
             lines += ["", f"![{title}: {data_title(figures)}](figures/{picture.name})", ""]
             lines += [f"{data_title(figures)}:", "", *table.splitlines()]
@@ -105,7 +105,12 @@ def figure_section(output: Path) -> list[str]:
 def machine_section(results: list[Result]) -> list[str]:
     """What the runs were made with."""
     words = Counter(_made_with(result) for result in results)
-    lines = [f"- {counted(count, 'run')}: {made_with}" for made_with, count in sorted(words.items())]
+    changed = Counter(_made_with(result) for result in results if result["versions"]["git_dirty"])
+    lines = [
+        f"- {counted(count, 'run')}: {made_with}"
+        + (f"; {changed[made_with]} with uncommitted changes" * (made_with in changed))
+        for made_with, count in sorted(words.items())
+    ]
     return ["## Made with", "", *(lines or ["Nothing has been run yet."])]
 
 
