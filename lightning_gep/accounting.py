@@ -80,19 +80,24 @@ class Rdp:
 class Pld:
     """Privacy loss distributions from dp-accounting, rounded pessimistically: tight, and never too small."""
 
+    SMALLEST_DELTA = 1e-10
+    """Below it the rounding of the convolutions shows: at 1e-14 ε came out 0.06 % too small. RDP's bound is given."""
+
     def epsilon(self, history: History, delta: float) -> float:
         """The smallest ε that the discretised distribution proves at δ."""
         bound = Rdp().epsilon(history, delta)
-        if bound > LARGEST_TIGHT_EPSILON:
+        if bound > LARGEST_TIGHT_EPSILON or delta < self.SMALLEST_DELTA:
             return bound
         accountant = PLDAccountant(value_discretization_interval=pld_grid(bound))
         return min(bound, float(_composed(accountant, history).get_epsilon(delta)))
 
     def delta(self, history: History, epsilon: float) -> float:
         """The smallest δ that the discretised distribution proves at ε."""
+        bound = Rdp().delta(history, epsilon)
         if epsilon > LARGEST_TIGHT_EPSILON:
-            return Rdp().delta(history, epsilon)
-        return float(_composed(PLDAccountant(), history).get_delta(epsilon))
+            return bound
+        found = float(_composed(PLDAccountant(), history).get_delta(epsilon))
+        return min(bound, max(found, self.SMALLEST_DELTA))
 
 
 def pld_grid(epsilon: float) -> float:

@@ -5,7 +5,7 @@ import math
 
 from dp_accounting.pld import privacy_loss_distribution
 
-from lightning_gep.accounting import LARGEST_TIGHT_EPSILON, Rdp, SampledGaussian, epsilon, pld_grid
+from lightning_gep.accounting import LARGEST_TIGHT_EPSILON, Pld, Rdp, SampledGaussian, epsilon, pld_grid
 
 GRID_POINTS = 32
 
@@ -46,7 +46,7 @@ class EpsilonCurve:
         stride = max(1, self._horizon // GRID_POINTS)
         grid = list(range(stride, self._horizon, stride))
         (at_end,) = self._by_query([self._horizon])
-        tight = self.accountant == "pld" and at_end <= LARGEST_TIGHT_EPSILON
+        tight = self.accountant == "pld" and at_end <= LARGEST_TIGHT_EPSILON and self.delta >= Pld.SMALLEST_DELTA
         inner = self._by_convolution(grid, at_end) if tight else self._by_query(grid)
         self._steps = [*grid, self._horizon]
         self._epsilons = [*(min(value, at_end) for value in inner), at_end]

@@ -53,7 +53,9 @@ class SystemNoise(_OwnProcess):
 
     def _start(self) -> None:
         super()._start()
-        self._numpy = np.random.Generator(np.random.PCG64DXSM(int.from_bytes(os.urandom(32), "little")))
+        # Without `pool_size` NumPy would keep 128 of the bits.
+        entropy = np.random.SeedSequence(int.from_bytes(os.urandom(32), "little"), pool_size=8)
+        self._numpy = np.random.Generator(np.random.PCG64DXSM(entropy))
         self._torch: dict[torch.device, torch.Generator] = {}
 
     def normal(self, size: int, *, step: int, part: str, device: torch.device) -> Tensor:

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
 
+from lightning_gep.fresh_randomness import renew_random_states
 from lightning_gep.sampling import PoissonSampler
 
 
@@ -20,12 +21,17 @@ class PoissonLoader(DataLoader[Any]):
 
     Neither the data set nor the collate function is ever asked for an empty list. Each iteration starts at the step
     `first_step()` says, so that no draw depends on how many batches were prefetched, or on where a run was resumed.
+
+    Guarantee: unless `repeatable`, the random numbers that data set and collate function draw from torch, NumPy and
+    Python are new for every batch, in this process and in workers, whatever was seeded.
     """
 
-    def __init__(self, loader: DataLoader[Any], sampler: PoissonSampler, first_step: Callable[[], int]) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], sampler: PoissonSampler, first_step: Callable[[], int], *, repeatable: bool
+    ) -> None:
         workers = loader.num_workers
         super().__init__(
-            _Records(loader.dataset),
+            _Records(loader.dataset, repeatable),
             batch_sampler=sampler,
             num_workers=workers,
             collate_fn=_CollateUnlessEmpty(loader.collate_fn),
@@ -33,28 +39,38 @@ class PoissonLoader(DataLoader[Any]):
             timeout=loader.timeout,
             worker_init_fn=loader.worker_init_fn,
             multiprocessing_context=loader.multiprocessing_context if workers else None,
-            generator=loader.generator,
+            generator=loader.generator if repeatable else None,
             prefetch_factor=loader.prefetch_factor if workers else None,
             persistent_workers=loader.persistent_workers,
         )
-        self._poisson = sampler
+        self._poisson, self._repeatable = sampler, repeatable
         self._first_step = first_step
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._poisson.first_step = self._first_step()
-        return super().__iter__()
+        batches = super().__iter__()
+        return batches if self._repeatable else _renewing(batches)
+
+
+def _renewing(batches: Iterator[Any]) -> Iterator[Any]:
+    """The batches, with new random numbers for what happens to each in this process: workers have others."""
+    for batch in batches:
+        renew_random_states()
+        yield batch
 
 
 class _Records(Dataset[Any]):
     """Passes on requests for several records at once, but not for none."""
 
-    def __init__(self, dataset: Dataset[Any]) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Dataset[Any], repeatable: bool) -> None:
+        self.dataset, self.repeatable = dataset, repeatable
 
     def __getitem__(self, index: int) -> Any:
         return self.dataset[index]
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
+        if not self.repeatable:
+            renew_random_states()
         several = getattr(self.dataset, "__getitems__", None)
         return several(indices) if indices and several else [self.dataset[index] for index in indices]
 

@@ -124,8 +124,15 @@ class ProcessStrategy(Strategy):
 
     @override
     def model_to_device(self) -> None:
+        """All processes begin with the weights of the first: without a seed each has made its own."""
         assert self.model is not None
         self.model.to(self.root_device)
+        if self.world_size > 1:
+            for tensor in (*self.model.parameters(), *self.model.buffers()):
+                # As bytes: not every way to communicate knows every type of number.
+                values = tensor.detach().reshape(-1).clone()
+                torch.distributed.broadcast(values.view(torch.uint8), src=0)
+                tensor.data.copy_(values.view(tensor.shape))
 
     # Between processes; with one process each of these does nothing.
 

@@ -16,7 +16,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, record_leaves, replace_leaves, take
-from lightning_gep.validation import check_collate, check_same_structure
+from lightning_gep.mixing import RECORDS_TRIED, check_collate
+from lightning_gep.validation import check_same_structure
 
 RECORDS_COMPARED = 2000
 RECORDS_READ_AGAIN = 8
@@ -69,23 +70,36 @@ class PublicStream:
         raise ConfigurationError("The public auxiliary data is empty. aux_dataloader() has to give at least one batch.")
 
 
-def stand_in_batch(loader: DataLoader[Any], records: int = 8) -> Any:
-    """A batch built like a training batch, for checks where there is no public data.
+def stand_in_records(loader: DataLoader[Any]) -> list[Any]:
+    """Records built like those of the training data, for checks where there is no public data.
 
-    Floating-point values are random and whole numbers are drawn up to the largest in these records, so that of the
+    Floating-point values are random and whole numbers in tensors are drawn up to the largest of them, so that of the
     training data only its structure, and the range of its labels, is used; the outcome of the checks is all that
     remains of it.
     """
-    batch = loader.collate_fn([loader.dataset[i % len(loader.dataset)] for i in range(records)])  # type: ignore[arg-type]
+    return [_stand_in(loader.dataset[i % len(loader.dataset)]) for i in range(RECORDS_TRIED)]  # type: ignore[arg-type]
 
-    def stand_in(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        if leaf.is_floating_point():
-            return torch.randn_like(leaf)
-        return torch.randint_like(leaf, 0, int(leaf.max()) + 1) if leaf.dtype != torch.bool else leaf
 
-    return replace_leaves(batch, [stand_in(leaf) for leaf in record_leaves(batch)])
+def stand_in_batch(loader: DataLoader[Any]) -> Any:
+    """A batch built like a training batch, from such records."""
+    batch = loader.collate_fn(stand_in_records(loader))
+    # Once more: numbers that are in no tensor before they are collated, such as labels.
+    return replace_leaves(batch, [_stand_in(leaf) for leaf in record_leaves(batch)])
+
+
+def _stand_in(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return _stand_in(torch.from_numpy(value)).numpy()
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point():
+            return torch.randn_like(value)
+        drawn = value.numel() and value.dtype != torch.bool and not value.is_complex()
+        return torch.randint_like(value, 0, max(0, int(value.max())) + 1) if drawn else value
+    if isinstance(value, Mapping):
+        return {key: _stand_in(part) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_stand_in(part) for part in value)
+    return value
 
 
 @dataclass(frozen=True)
@@ -105,7 +119,7 @@ class PublicRecords:
 def check_public_data(public: DataLoader[Any], private: DataLoader[Any]) -> PublicRecords:
     """Which records they are; raises ConfigurationError if they hold training records, or are built differently."""
     digests, compared_with = check_disjoint(public.dataset, private.dataset)
-    check_collate(private, [public.dataset[i % len(public.dataset)] for i in range(8)])  # type: ignore[arg-type]
+    check_collate(private, [public.dataset[i % len(public.dataset)] for i in range(RECORDS_TRIED)])  # type: ignore[arg-type]
     check_same_structure(next(PublicStream(public).batches(2)), private.collate_fn([private.dataset[0]]))
     return identify(public.dataset, digests, compared_with)
 

@@ -1,10 +1,15 @@
-"""Keeping what `training_step` logs from being published: it is a function of private data."""
+"""Keeping what is logged in training from being published: it may be a function of private data."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch import LightningModule
+
+PUBLIC_NAMES = ("privacy/", "performance/", "nonprivate/")
+"""What this package logs in training, and what says of itself that it is not private."""
+EVALUATION = ("validation", "on_validation", "test", "on_test", "predict", "on_predict", "on_sanity")
+"""How the names of hooks begin in which no training record is around."""
 
 
 class LogRecorder:
@@ -43,3 +48,53 @@ def recorded_logs(module: LightningModule) -> Iterator[LogRecorder]:
         for name in ("log", "log_dict"):
             own.pop(name, None)
         own.update(before)  # an outer recorder goes on recording
+
+
+class LogGuard:
+    """Stands before `log` and `log_dict` of a module and of its trainer's callbacks while it is trained.
+
+    Guarantee: a name that is logged in a hook of the training, such as on_train_epoch_end, is not passed on, because
+    records, or losses and metrics that training_step kept, may be in its value. With `pass_on` it becomes
+    `nonprivate/<name>`. `notice` is told of each name once, before anything is passed on. What hooks of validation and
+    test log is passed on as it is.
+    """
+
+    def __init__(self, module: LightningModule, notice: Callable[[str, str], None], *, pass_on: bool) -> None:
+        self.module, self.notice, self.pass_on = module, notice, pass_on
+        self._log = module.log
+        self._seen: set[str] = set()
+        for holder in self._holders():
+            holder.log, holder.log_dict = self.log, self.log_dict
+
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        """Pass on, rename or drop."""
+        hook = self.module._current_fx_name
+        if name.startswith(PUBLIC_NAMES) or hook is None or hook.startswith(EVALUATION):
+            self._log(name, value, *args, **kwargs)
+            return
+        if name not in self._seen:
+            self._seen.add(name)
+            self.notice(name, hook)
+        if self.pass_on:
+            self._log(f"nonprivate/{name}", value, *args, **kwargs)
+
+    def log_dict(self, dictionary: Any, *args: Any, **kwargs: Any) -> None:
+        """The same for each of several values."""
+        for name, value in dictionary.items():
+            self.log(name, value, *args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LogGuard":
+        return self  # a copy of the module, as for averages of weights, is no other training
+
+    def __reduce__(self) -> tuple[type[LogRecorder], tuple[()]]:
+        return LogRecorder, ()  # a module that is saved as a whole leaves the training behind
+
+    def remove(self) -> None:
+        """Let everything be logged again."""
+        for holder in self._holders():
+            for name in ("log", "log_dict"):
+                vars(holder).pop(name, None)
+
+    def _holders(self) -> list[Any]:
+        # Callbacks got hold of the module's own functions when the trainer started.
+        return [self.module, *self.module.trainer.callbacks]  # type: ignore[attr-defined]

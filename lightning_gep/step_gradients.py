@@ -10,6 +10,7 @@ from lightning.pytorch.plugins import Precision
 from torch import Tensor
 
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.fresh_randomness import renew_random_states
 from lightning_gep.gradients import choose_backend, microbatches, untouched
 from lightning_gep.groups import ParameterGroups
 from lightning_gep.poisson_loader import EmptyBatch
@@ -20,7 +21,8 @@ from lightning_gep.quiet import recorded_logs
 class StepGradients:
     """Differentiates `training_step` record by record, a microbatch at a time; nothing it logs gets out.
 
-    With a `seed` everything random inside a step (dropout, public records and their labels) depends on seed and step.
+    With a `seed` everything random inside a step (dropout, public records and their labels) depends on seed and step;
+    without one it is new at every step, whatever was seeded.
     """
 
     def __init__(
@@ -54,6 +56,8 @@ class StepGradients:
         """Gradients of the records of a batch in microbatches; none for an empty batch."""
         if isinstance(batch, EmptyBatch):
             return
+        if self.seed is None:
+            renew_random_states()
         with recorded_logs(self.module):
             for microbatch in microbatches(batch, self.microbatch):
                 yield self.backend(microbatch).to(self.device)

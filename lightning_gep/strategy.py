@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from lightning_gep.card.content import RunFacts, mechanism_section, public_data_
 from lightning_gep.card.run import RunCard, card_directory
 from lightning_gep.card.software import software
 from lightning_gep.errors import ConfigurationError, LedgerError
+from lightning_gep.fresh_randomness import renew_random_states
 from lightning_gep.gradients.heap import keep_freed_memory
+from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.groups import Grouping, ParameterGroups
 from lightning_gep.mechanism import Diagnostics, gradient_embedding_perturbation
+from lightning_gep.mixing import check_collate, check_transfer
 from lightning_gep.noise import NoNoise, make_noise
 from lightning_gep.plan import PrivacyPlan
 from lightning_gep.poisson_loader import EmptyBatch, PoissonLoader
@@ -33,7 +37,9 @@ from lightning_gep.public_data import (
     check_public_data,
     find_public_loader,
     stand_in_batch,
+    stand_in_records,
 )
+from lightning_gep.quiet import LogGuard
 from lightning_gep.release import Clipping
 from lightning_gep.resumption import continued_plan, open_ledger
 from lightning_gep.sampling import PoissonSampler, Secret, seeded_secret
@@ -49,6 +55,8 @@ from lightning_gep.validation import (
     check_loader,
     check_module,
     check_monitors,
+    check_no_accumulation,
+    check_no_gradient_hooks,
     check_trainer,
 )
 from lightning_gep.variants import Split
@@ -137,6 +145,9 @@ class GEPStrategy(ProcessStrategy):
         self._public_records: PublicRecords | None = None
         self._card: RunCard | None = None
         self._batch: Any = None
+        self._released_batch: int | None = None
+        self._log_guard: LogGuard | None = None
+        self._own_randomness = ExitStack()
         self._diagnostics: Diagnostics | None = None
 
     def __repr__(self) -> str:
@@ -146,6 +157,8 @@ class GEPStrategy(ProcessStrategy):
 
     @override
     def setup(self, trainer: Trainer) -> None:
+        if trainer.state.fn == TrainerFn.FITTING:
+            check_trainer(trainer)  # before callbacks that try out steps
         super().setup(trainer)
         self._has_train_loader = False
 
@@ -171,14 +184,20 @@ class GEPStrategy(ProcessStrategy):
             return dataloader
         self._has_train_loader = True
         loader = check_loader(dataloader)
-        check_trainer(trainer)
         check_module(self._module, self.optimizers)
-        return PoissonLoader(loader, self._prepare(trainer, loader), lambda: trainer.global_step)
+        sampler = self._prepare(trainer, loader)
+        repeatable = self.settings.generator == "seeded"
+        if not repeatable:
+            self._own_randomness.enter_context(random_state_kept())
+            renew_random_states()
+        self._log_guard = LogGuard(self._module, self._notice_of_a_log, pass_on=self.log_nonprivate)
+        return PoissonLoader(loader, sampler, lambda: trainer.global_step, repeatable=repeatable)
 
     @override
     def on_train_start(self) -> None:
         if not isinstance(self._trainer.train_dataloader, PoissonLoader):
             raise ConfigurationError(SEVERAL_LOADERS)
+        check_no_gradient_hooks(self._module)  # callbacks and module may have put some there as training started
         if self._card is not None:
             self._card.start()
 
@@ -222,6 +241,8 @@ class GEPStrategy(ProcessStrategy):
         self._noise = make_noise(self.settings.generator, self.settings.seed) if self.is_global_zero else NoNoise()
         self._announce(plan, logged)
         self._card = self._make_card(trainer, groups, logged, saved) if self.is_global_zero else None
+        # Not before: Lightning has put the weights of a checkpoint into the module, and if it is refused they stay.
+        self._saved, self._released_batch = None, None
         # A new secret for every fit, also after a resume: the same on all ranks, and on no disk.
         secret = Secret(self.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)
         return PoissonSampler(
@@ -236,6 +257,7 @@ class GEPStrategy(ProcessStrategy):
     def _find_public_data(self, trainer: Trainer, loader: DataLoader[Any]) -> PublicStream | None:
         self._public_records = None
         if not self.settings.uses_basis and self.cost.aux_dataloader is None:
+            check_collate(loader, stand_in_records(loader))
             return None
         datamodule = getattr(trainer, "datamodule", None)
         public = find_public_loader(self.cost.aux_dataloader, datamodule, self._module)
@@ -245,6 +267,7 @@ class GEPStrategy(ProcessStrategy):
     def _choose_backend(self, loader: DataLoader[Any]) -> list[str]:
         public = self._public
         batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
+        check_transfer(batch, self._like_a_training_batch)
         return self._gradients.choose_backend(self._like_a_training_batch(batch), self.cost.gradients)
 
     def _choose_thresholds(self) -> Thresholds:
@@ -308,6 +331,7 @@ class GEPStrategy(ProcessStrategy):
         """Puts the private gradient into p.grad, then lets Lightning fire its hooks on a loss of nothing."""
         assert self.privacy is not None
         step, plan = self._trainer.global_step, self.privacy.plan
+        self._check_one_release_a_batch()
         private = self._gradients.of_private(self._batch)
         self._statistics = BatchStatistics()
         with self._gradients.reproducible(step):
@@ -328,6 +352,17 @@ class GEPStrategy(ProcessStrategy):
         self._batch = None
         return super().backward(closure_loss, optimizer, *args, **kwargs)
 
+    def _check_one_release_a_batch(self) -> None:
+        """Raises ConfigurationError if this batch was released before: a second time is not a second subsample."""
+        check_no_accumulation(self._trainer)
+        batch = self._trainer.fit_loop.total_batch_idx
+        if batch == self._released_batch:
+            raise ConfigurationError(
+                f"{type(self.optimizers[0]).__name__}.step evaluates the loss more than once on the same batch (like "
+                "SAM or line searches), and every evaluation would be a release of its own. Use SGD or Adam."
+            )
+        self._released_batch = batch
+
     def _anchors(self, count: int, step: int) -> Any:
         # A basis takes in as many at once when it is filled as at any other refresh: no more memory is needed for it.
         return self._gradients.of_public(
@@ -342,7 +377,8 @@ class GEPStrategy(ProcessStrategy):
     def _like_a_training_batch(self, batch: Any) -> Any:
         """A public batch with all that Lightning does to a batch before training_step sees it."""
         batch = self.precision_plugin.convert_input(batch)
-        return self.batch_to_device(self._module.on_before_batch_transfer(batch, dataloader_idx=0))
+        # With the underscore: it also finds the hook where it belongs to the datamodule, as training does.
+        return self.batch_to_device(self._module._on_before_batch_transfer(batch, dataloader_idx=0))
 
     def _anchors_due(self) -> int:
         """Anchors of the next refresh; the first one of a basis that remembers has to fill it."""
@@ -387,6 +423,10 @@ class GEPStrategy(ProcessStrategy):
             self.privacy.close_ledger()
         if self._card is not None:
             self._card.end()
+        if self._log_guard is not None:
+            self._log_guard.remove()
+            self._log_guard = None
+        self._own_randomness.close()
         super().teardown()
 
     @override
@@ -424,6 +464,14 @@ class GEPStrategy(ProcessStrategy):
             "left_unprotected": [] if self._card is None else self._card.left,
         }
 
+    def _notice_of_a_log(self, name: str, hook: str) -> None:
+        check_monitors(self._trainer, [name])
+        passed_on = f"It is logged as nonprivate/{name}." if self.log_nonprivate else "It is not passed on."
+        rank_zero_info(
+            f"{hook} logs {name} in training, which may be computed from private records. {passed_on} Values of "
+            "validation and test are logged by their own hooks."
+        )
+
     def _make_card(
         self, trainer: Trainer, groups: ParameterGroups, logged: list[str], saved: dict[str, Any] | None
     ) -> RunCard:
@@ -444,10 +492,15 @@ class GEPStrategy(ProcessStrategy):
 
     def _state_to_continue(self) -> dict[str, Any] | None:
         """A checkpoint's state, or that of an earlier fit of this strategy: a second fit continues the count."""
-        saved, self._saved = self._saved, None
-        if saved is None and self.privacy is not None and hasattr(self, "_basis_source"):
-            saved = self._state()
-        return saved
+        if self._saved is None and self.privacy is not None:
+            if not hasattr(self, "_basis_source"):
+                raise ConfigurationError(
+                    f"The weights come from a checkpoint of a private run that had made {self.privacy.steps} steps, so "
+                    "a training that begins with them would count too few. Continue that run with "
+                    "fit(..., ckpt_path=...), or start with a new module, strategy and trainer."
+                )
+            return self._state()
+        return self._saved
 
     def _open_ledger(self, account: PrivacyAccount, saved: dict[str, Any] | None) -> None:
         """The first process keeps the ledger; a problem with it stops all of them."""

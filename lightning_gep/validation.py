@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder
 from torch.optim import LBFGS, Optimizer
 from torch.utils.data import (
     BatchSampler,
@@ -13,11 +14,9 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
-    default_collate,
 )
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.batches import batch_size, record_leaves, take
 
 SEVERAL_LOADERS = (
     "The training data comes from several loaders. Use one DataLoader: combined loaders have no single batch to sample."
@@ -31,11 +30,18 @@ SEVERAL_OPTIMIZERS = (
 def check_trainer(trainer: Trainer) -> None:
     """Raises ConfigurationError for trainer settings under which the accounting would not hold."""
     settings: Any = trainer  # Lightning sets some of these where type checkers do not see it
-    if trainer.accumulate_grad_batches > 1:
-        raise ConfigurationError(
-            f"accumulate_grad_batches={trainer.accumulate_grad_batches} would put a record into one update more than "
-            "once. Use accumulate_grad_batches=1 and a larger batch_size; the strategy's microbatch_size limits memory."
-        )
+    check_no_accumulation(trainer)
+    for callback in settings.callbacks:
+        if isinstance(callback, GradientAccumulationScheduler) and set(callback.scheduling.values()) != {1}:
+            raise ConfigurationError(
+                f"GradientAccumulationScheduler({callback.scheduling}) would put a record into one update more than "
+                "once. Remove it and use a larger batch_size; the strategy's microbatch_size limits memory."
+            )
+        if isinstance(callback, LearningRateFinder | BatchSizeFinder):
+            raise ConfigurationError(
+                f"{type(callback).__name__} would spend budget on trial steps whose results are not private. Remove "
+                "it; try learning rates on public data, and leave the batch in memory to microbatch_size='auto'."
+            )
     if settings.overfit_batches:
         raise ConfigurationError(
             f"overfit_batches={settings.overfit_batches} takes the same records at every step, which is not Poisson "
@@ -50,6 +56,15 @@ def check_trainer(trainer: Trainer) -> None:
         raise ConfigurationError(
             f"precision={trainer.precision!r} scales the loss, which per-sample clipping cannot see. "
             "Use precision='bf16-mixed' or '32-true'."
+        )
+
+
+def check_no_accumulation(trainer: Trainer) -> None:
+    """Raises ConfigurationError if an update would be made of several batches, as a callback can decide at any time."""
+    if trainer.accumulate_grad_batches > 1:
+        raise ConfigurationError(
+            f"accumulate_grad_batches={trainer.accumulate_grad_batches} would put a record into one update more than "
+            "once. Use accumulate_grad_batches=1 and a larger batch_size; the strategy's microbatch_size limits memory."
         )
 
 
@@ -68,6 +83,11 @@ def check_module(module: LightningModule, optimizers: list[Optimizer]) -> None:
             "LBFGS evaluates the loss several times a step, and every evaluation would be a release of its own. "
             "Use SGD or Adam."
         )
+    check_no_gradient_hooks(module)
+
+
+def check_no_gradient_hooks(module: LightningModule) -> None:
+    """Raises ConfigurationError if something would see gradients before the noise."""
     hooked = [name for name, p in module.named_parameters() if p._backward_hooks]
     if hooked:
         raise ConfigurationError(
@@ -103,34 +123,6 @@ def check_loader(loader: Any) -> DataLoader[Any]:
             "probability. Use shuffle=True; weights belong into the loss, as a factor per record."
         )
     return loader
-
-
-def check_collate(loader: DataLoader[Any], public_records: list[Any]) -> None:
-    """Raises ConfigurationError if the collate function mixes records, tried on public ones.
-
-    The first row of collate([a, b, …]) must not change when the other records do, with the same random numbers.
-    """
-    if loader.collate_fn is default_collate or len(public_records) < 4:
-        return
-    half = len(public_records) // 2
-    first, rest, others = public_records[0], public_records[1:half], public_records[half : 2 * half - 1]
-    batches = []
-    for companions in (rest, others):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            try:
-                batches.append(loader.collate_fn([first, *companions]))
-            except Exception as error:
-                raise ConfigurationError(
-                    f"The train loader's collate function does not accept the public records "
-                    f"({type(error).__name__}: {error}). Give the auxiliary data the structure of the training data."
-                ) from error
-    rows = [record_leaves(take(batch, slice(0, 1))) for batch in batches]
-    if batch_size(batches[0]) != half or not all(_same(a, b) for a, b in zip(*rows, strict=True)):
-        raise ConfigurationError(
-            "The train loader's collate function mixes records (like MixUp or CutMix): one record would be in several "
-            "gradients. Move it before batching, within each record, or remove it."
-        )
 
 
 def check_same_structure(public_batch: Any, private_structure: Any) -> None:
@@ -175,12 +167,8 @@ def check_monitors(trainer: Trainer, not_private: Iterable[str]) -> None:
     for who, monitor in deciders:
         if monitor and (monitor in names or any(monitor.startswith(f"{name}_") for name in names)):
             raise ConfigurationError(
-                f"{who} monitors {monitor!r}, which training_step computes from private records: what it decides would "
-                "leak them. Monitor a value from validation_step on data that is not private, or none."
+                f"{who} monitors {monitor!r}, which training computes from private records: what it decides would leak "
+                "them. Monitor a value from validation_step on data that is not private, or none."
             )
         if monitor and monitor.startswith("nonprivate/"):
             raise ConfigurationError(f"{who} monitors {monitor!r}, which is not private. Monitor a validation value.")
-
-
-def _same(first: Any, second: Any) -> bool:
-    return torch.equal(first, second) if isinstance(first, torch.Tensor) else first == second

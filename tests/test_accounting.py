@@ -6,6 +6,7 @@ import pytest
 from opacus.accountants.analysis.rdp import compute_rdp
 
 from lightning_gep.accounting import Rdp, SampledGaussian, check_delta, delta, epsilon, power_of_ten_below
+from lightning_gep.curve import EpsilonCurve
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.release import Part, Release
 
@@ -75,15 +76,30 @@ def test_delta_is_the_inverse_of_epsilon(accountant):
     assert delta(events, at, accountant) == pytest.approx(1e-5, rel=0.05)
 
 
-def test_without_subsampling_pld_is_the_analytic_gaussian_mechanism():
+def exact_delta(sigma, steps, eps):
     """Balle and Wang 2018: δ(ε) = Φ(1/2σ − εσ) − e^ε·Φ(−1/2σ − εσ), T steps of σ being one of σ/√T."""
 
     def phi(x):
         return 0.5 * math.erfc(-x / math.sqrt(2))
 
-    sigma, steps, eps = 8.0, 4, 1.5
     one = sigma / math.sqrt(steps)
-    exact = phi(1 / (2 * one) - eps * one) - math.exp(eps) * phi(-1 / (2 * one) - eps * one)
+    return phi(1 / (2 * one) - eps * one) - math.exp(eps) * phi(-1 / (2 * one) - eps * one)
+
+
+def test_at_a_tiny_delta_rounding_never_makes_epsilon_too_small():
+    """There the convolutions of PLD round away what counts."""
+    sigma, steps, eps = 40.0, 1000, 6.1
+    exact = exact_delta(sigma, steps, eps)
+    assert 1e-15 < exact < 1e-13
+    events = [(SampledGaussian(1.0, sigma), steps)]
+    assert eps <= epsilon(events, exact) <= 1.1 * eps
+    assert delta(events, eps) >= exact
+    assert EpsilonCurve(events[0][0], exact, "pld", 2 * steps)(steps) >= eps
+
+
+def test_without_subsampling_pld_is_the_analytic_gaussian_mechanism():
+    sigma, steps, eps = 8.0, 4, 1.5
+    exact = exact_delta(sigma, steps, eps)
     events = [(SampledGaussian(1.0, sigma), steps)]
     assert exact <= delta(events, eps) <= exact * 1.02
     assert eps <= epsilon(events, exact) <= eps * 1.002

@@ -1,6 +1,10 @@
+import copy
+import pickle
+from functools import partial
+
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_gep.callbacks import PrivacyBudget, PrivacyMonitor
@@ -101,3 +105,81 @@ def test_metrics_of_torchmetrics_inside_training_step_work(tmp_path):
         assert fit.strategy.privacy.steps == 5
         assert ("nonprivate/train/accuracy" in fit.callback_metrics) is log_nonprivate
         assert "train/accuracy" not in fit.callback_metrics
+
+
+class LogsAtTheEndOfAnEpoch(Classifier):
+    """The usual pattern: training_step keeps what it computed, a later hook logs it."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.losses.append(loss.item())
+        return loss
+
+    def on_train_epoch_end(self):
+        self.log("epoch_loss", sum(self.losses) / len(self.losses))
+        self.log_dict({"losses": float(len(self.losses))}, prog_bar=True)
+        self.losses.clear()
+
+
+class LogsTheBatch(Callback):
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.log("inputs", batch[0].mean())
+        pl_module.log("labels", batch[1].float().mean())
+
+
+def logs_of(tmp_path, module, callbacks=(), **settings):
+    fit = trainer(
+        tmp_path, strategy(**settings), callbacks=list(callbacks), logger=CSVLogger(tmp_path), log_every_n_steps=1
+    )
+    fit.fit(module, loader(batch_size=30), loader(shuffle=False))
+    return fit, logged_names(tmp_path)[0]
+
+
+def test_what_later_hooks_and_callbacks_log_in_training_is_dropped_with_a_notice(tmp_path, caplog):
+    with caplog.at_level("INFO", logger="lightning.pytorch"):
+        fit, names = logs_of(tmp_path, LogsAtTheEndOfAnEpoch(), [LogsTheBatch(), PrivacyMonitor()])
+    assert {name for name in names if not name.startswith("privacy/")} == {"epoch", "step", "val/accuracy"}
+    assert {name for name in fit.callback_metrics if not name.startswith("privacy/")} == {"val/accuracy"}
+    for name, hook in {"epoch_loss": "on_train_epoch_end", "inputs": "on_train_batch_end"}.items():
+        assert caplog.text.count(f"{hook} logs {name} in training, which may be computed from private records") == 1
+
+
+def test_or_passed_on_under_a_name_that_says_so(tmp_path):
+    _, names = logs_of(tmp_path, LogsAtTheEndOfAnEpoch(), [LogsTheBatch()], log_nonprivate=True)
+    assert {"nonprivate/epoch_loss", "nonprivate/losses", "nonprivate/inputs", "nonprivate/labels"} <= names
+    assert not {"epoch_loss", "losses", "inputs", "labels"} & names
+
+
+@pytest.mark.parametrize("log_nonprivate", [False, True])
+@pytest.mark.parametrize("decider", [EarlyStopping, lambda name: ModelCheckpoint(monitor=name)])
+def test_nothing_decides_by_what_later_hooks_log(tmp_path, decider, log_nonprivate):
+    with pytest.raises(
+        ConfigurationError, match=r"monitors 'epoch_loss', which training computes from private records"
+    ):
+        trainer(
+            tmp_path,
+            strategy(log_nonprivate=log_nonprivate),
+            callbacks=[decider("epoch_loss")],
+            enable_checkpointing=True,
+        ).fit(LogsAtTheEndOfAnEpoch(), loader())
+
+
+def test_after_the_fit_the_module_logs_as_before_and_can_be_copied_during_it(tmp_path):
+    class Copies(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            copy.deepcopy(pl_module.hidden)
+            self.saved = pickle.dumps(pl_module)
+            self.copied = copy.deepcopy(pl_module.log)
+
+    module, copies = Classifier(partial(torch.optim.SGD, lr=0.1)), Copies()
+    logs_of(tmp_path, module, [copies])
+    assert "log" not in vars(module)
+    assert "log_dict" not in vars(module)
+    assert pickle.loads(copies.saved).out.weight.shape == module.out.weight.shape
+    plain = trainer(tmp_path, "auto", max_steps=1)
+    plain.fit(module, loader())
+    assert "train/loss" in plain.callback_metrics

@@ -85,7 +85,7 @@ def test_poisson_batches_are_read_at_once_also_through_a_subset(mnist, monkeypat
     module = data(mnist, validation_size=10)
     monkeypatch.setattr(ImageRecords, "__getitem__", None)  # a single read would fail
     sampler = PoissonSampler(20, 10, secret=seeded_secret(0), steps_per_epoch=3)
-    for step, (images, own) in enumerate(PoissonLoader(module.train_dataloader(), sampler, lambda: 0)):
+    for step, (images, own) in enumerate(PoissonLoader(module.train_dataloader(), sampler, lambda: 0, repeatable=True)):
         rows = [module.train.indices[i] for i in sampler.draw(step)]
         assert own.tolist() == [row % 10 for row in rows]
         assert len(images) == len(rows)

@@ -1,5 +1,6 @@
 """Losses that have no right per-sample gradients are refused, each with what is wrong and what to do."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -432,3 +433,36 @@ def test_the_faults_of_backends(backend: type[Backend], name: str, fault: str | 
     reference = check_loss(module, loss_of(module), ParameterGroups.from_module(module), batch)
     found = fault_of(backend, reference)
     assert found is None if fault is None else found is not None and found.startswith(fault)
+
+
+class MixesByACoin(Classifier):
+    """A MixUp that a coin decides on; `.item()` keeps vmap away from it."""
+
+    def __init__(self, throw: Callable[[], float], often: float) -> None:
+        super().__init__()
+        self.throw, self.often = throw, often
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        x, y = batch
+        loss = F.cross_entropy(self(x + x.roll(1, 0) if self.throw() < self.often else x), y)
+        loss.item()
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("throw", "often"),
+    [
+        (lambda: torch.rand(1).item(), 0.3),
+        (lambda: torch.rand(1).item(), 1e-4),
+        (lambda: 1 - torch.rand(1).item(), 1e-4),
+        (np.random.rand, 0.3),
+        (random.random, 0.3),
+    ],
+)
+def test_a_mixing_that_a_coin_decides_on_keeps_the_hooks_away(throw: Callable[[], float], often: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"would mix records|depends on the other records"):
+        choose(MixesByACoin(throw, often), how="hooks")
+
+
+def test_a_record_that_is_alone_has_none_to_mix_with() -> None:
+    assert choose(MixesByACoin(lambda: torch.rand(1).item(), 1e-4)).name == "loop"

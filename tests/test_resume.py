@@ -168,3 +168,37 @@ def test_no_file_of_a_run_contains_the_sampling_secret(tmp_path, monkeypatch):
     assert list(tmp_path.rglob("*.ckpt"))
     for secret in secrets:
         assert found_in(tmp_path, secret) == []
+
+
+def test_a_fit_on_the_weights_of_a_checkpoint_that_was_only_validated_is_refused(tmp_path):
+    run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
+    used, trained = strategy(), module()
+    fit = trainer(tmp_path, used, max_steps=1)
+    fit.validate(trained, loader(shuffle=False), ckpt_path=tmp_path / "all" / "step=3.ckpt", verbose=False)
+    with pytest.raises(ConfigurationError, match=r"weights come from a checkpoint .* made 3 steps.*ckpt_path"):
+        fit.fit(trained, loader())
+    assert used.privacy.steps == 3
+
+
+def test_a_refused_resume_does_not_forget_what_its_weights_have_cost(tmp_path):
+    run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
+    used, trained = strategy(noise_multiplier=2.0), module()
+    fit = trainer(tmp_path, used, max_steps=5)
+    with pytest.raises(ConfigurationError, match="privacy settings differ"):
+        fit.fit(trained, loader(), ckpt_path=tmp_path / "all" / "step=3.ckpt")
+    with pytest.raises(ConfigurationError, match="privacy settings differ"):
+        fit.fit(trained, loader())
+    assert used.privacy.steps == 3
+
+
+def test_a_lost_ledger_does_not_become_a_new_account(tmp_path):
+    run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
+    for ledger in tmp_path.rglob("*.ledger"):
+        ledger.unlink()
+    used, trained = strategy(), module()
+    fit = trainer(tmp_path, used, max_steps=5)
+    with pytest.raises(LedgerError):
+        fit.fit(trained, loader(), ckpt_path=tmp_path / "all" / "step=3.ckpt")
+    with pytest.raises(LedgerError):
+        fit.fit(trained, loader())
+    assert used.privacy.steps == 3

@@ -288,7 +288,7 @@ def test_nothing_repeats_because_of_seed_everything(tmp_path):
 
 
 TWO_PROCESSES = """
-import json, sys
+import os, sys
 import torch
 from tests.toys import Classifier, loader, strategy, trainer, weights
 
@@ -296,6 +296,9 @@ devices, out = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 if __name__ == "__main__":
     module = Classifier(lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9))
+    if os.environ.get("LOCAL_RANK") == "1":  # as where nothing is seeded: the first process has the weights that count
+        for parameter in module.parameters():
+            torch.nn.init.ones_(parameter)
     used = strategy(refresh_every=2)
     fit = trainer(out, used, max_epochs=4, devices=devices)
     fit.fit(module, loader(batch_size=12 // devices))

@@ -5,7 +5,15 @@ import sys
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    Callback,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+)
 from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 from torch.utils.data import (
@@ -19,6 +27,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     default_collate,
 )
+from torchmetrics import MeanMetric
 
 from lightning_gep.errors import ConfigurationError
 from tests.toys import Classifier, loader, records, strategy, trainer
@@ -121,6 +130,105 @@ class Hooked(Classifier):
 )
 def test_modules(tmp_path, module, message):
     refusal(tmp_path, message, module=module())
+
+
+class Twice(torch.optim.SGD):
+    """Like SAM: the loss is evaluated a second time at other weights."""
+
+    def step(self, closure):
+        closure()
+        return super().step(closure)
+
+
+def test_an_optimizer_that_asks_twice_gets_one_release(tmp_path):
+    used = strategy()
+    module = Classifier(lambda params: Twice(params, lr=0.1))
+    with pytest.raises(ConfigurationError, match=r"Twice\.step evaluates the loss more than once on the same batch"):
+        trainer(tmp_path, used).fit(module, loader())
+    assert used.privacy.steps == 1
+
+
+class InADataModule(LightningDataModule):
+    batch_size = 12
+
+    def train_dataloader(self):
+        return loader(batch_size=self.batch_size)
+
+
+class LateHook(Callback):
+    def on_train_start(self, trainer, pl_module):
+        pl_module.hidden.weight.register_hook(lambda gradient: None)
+
+
+class AccumulatesLater(Callback):
+    def on_train_epoch_start(self, trainer, pl_module):
+        trainer.accumulate_grad_batches = 3
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (lambda: GradientAccumulationScheduler({0: 1, 4: 3}), r"GradientAccumulationScheduler\(.*4: 3.*batch_size"),
+        (lambda: LearningRateFinder(), r"LearningRateFinder would spend budget on trial steps.*public data"),
+        (lambda: BatchSizeFinder(), r"BatchSizeFinder would spend budget on trial steps.*microbatch_size"),
+    ],
+)
+def test_callbacks_that_change_what_a_step_is(tmp_path, callback, message):
+    refusal(tmp_path, message, data=InADataModule(), callbacks=[callback()])
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (LateHook, r"Hooks on the gradients of hidden\.weight would see them before the noise"),
+        (AccumulatesLater, r"accumulate_grad_batches=3 .* microbatch_size"),
+    ],
+)
+def test_what_callbacks_do_when_training_starts_is_seen_before_the_first_release(tmp_path, callback, message):
+    used = strategy()
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(tmp_path, used, callbacks=[callback()]).fit(Classifier(), loader())
+    assert used.privacy.steps == 0
+
+
+class PersistentMetric(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.seen = MeanMetric()
+        self.seen.persistent(True)
+
+    def training_step(self, batch, batch_idx):
+        self.seen.update(batch[0].detach().mean())
+        return super().training_step(batch, batch_idx)
+
+
+class ExtraState(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.total = []
+
+    def get_extra_state(self):
+        return {"total": [float(x) for x in self.total]}
+
+    def set_extra_state(self, state):
+        self.total = state["total"]
+
+    def training_step(self, batch, batch_idx):
+        self.total.append(batch[0].sum().item())
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(("module", "name"), [(PersistentMetric, "seen.mean_value"), (ExtraState, "_extra_state")])
+def test_what_a_checkpoint_would_hold_of_the_records(tmp_path, module, name):
+    refusal(tmp_path, rf"training_step changes .*{name}.* released without noise", module=module())
+
+
+def test_a_metric_that_is_not_saved_is_fine(tmp_path):
+    module = PersistentMetric()
+    module.seen.persistent(False)
+    fit = trainer(tmp_path, strategy(), max_steps=1)
+    fit.fit(module, loader())
+    assert fit.strategy.privacy.steps == 1
 
 
 def test_frozen_batch_norm_is_fine(tmp_path):

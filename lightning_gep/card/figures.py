@@ -9,7 +9,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
 from lightning_gep.account import PrivacyAccount
-from lightning_gep.accounting import LARGEST_TIGHT_EPSILON, Rdp, SampledGaussian, pld_grid
+from lightning_gep.accounting import LARGEST_TIGHT_EPSILON, Pld, Rdp, SampledGaussian, pld_grid
 from lightning_gep.rounding import Figure
 
 Figures = dict[str, Figure]
@@ -81,7 +81,7 @@ def _one_step(event: SampledGaussian) -> Any:
 @lru_cache(maxsize=64)
 def _pld_epsilon(event: SampledGaussian, steps: int, delta: float) -> Figure:
     bound = _rdp(event, steps, delta)
-    if bound > LARGEST_TIGHT_EPSILON:
+    if bound > LARGEST_TIGHT_EPSILON or delta < Pld.SMALLEST_DELTA:
         return _figure(bound)
     grid = pld_grid(bound) if steps > FEW_STEPS else pld_grid(10 * bound)
     return min(

@@ -61,33 +61,48 @@ def record_leaves(batch: Any) -> list[Any]:
     return leaves
 
 
+def constants(batch: Any) -> list[Any]:
+    """Everything in the batch that belongs to all of its records: tensors without dimensions and single values."""
+    found: list[Any] = []
+    _map(batch, "batch", lambda leaf, _: leaf, found.append)
+    return found
+
+
 def replace_leaves(batch: Any, leaves: Sequence[Any]) -> Any:
     """The same structure with other `record_leaves`."""
     replacements = iter(leaves)
     return _map(batch, "batch", lambda _, __: next(replacements))
 
 
-def _map(node: Any, path: str, function: Callable[[Any, str], Any]) -> Any:
-    """The structure with `function(leaf, path)` in the place of every leaf that has one entry per record."""
+def _map(
+    node: Any, path: str, function: Callable[[Any, str], Any], see: Callable[[Any], None] = lambda constant: None
+) -> Any:
+    """The structure with `function(leaf, path)` in the place of every leaf that has one entry per record.
+
+    `see` is shown the others.
+    """
     if _holds_records(node):
         return function(node, path)
     if isinstance(node, Constant | Tensor | np.ndarray | np.generic):
+        see(node)
         return node
     if isinstance(node, Mapping):
-        return _map_items(node, path, function)
+        return _map_items(node, path, function, see)
     if isinstance(node, list | tuple) and not isinstance(node, PackedSequence):
-        items = [_map(item, f"{path}[{i}]", function) for i, item in enumerate(node)]
+        items = [_map(item, f"{path}[{i}]", function, see) for i, item in enumerate(node)]
         return type(node)(*items) if hasattr(node, "_fields") else type(node)(items)
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         names = [field.name for field in dataclasses.fields(node)]
-        changes = {name: _map(getattr(node, name), f"{path}.{name}", function) for name in names}
+        changes = {name: _map(getattr(node, name), f"{path}.{name}", function, see) for name in names}
         return dataclasses.replace(node, **changes)
     hint = "Pack sequences inside training_step. " if isinstance(node, PackedSequence) else ""
     raise ConfigurationError(f"{path} is a {_kind(node)}, whose records cannot be told apart. {hint}{FIX}")
 
 
-def _map_items(node: Mapping[Any, Any], path: str, function: Callable[[Any, str], Any]) -> Mapping[Any, Any]:
-    items = {key: _map(value, f"{path}[{key!r}]", function) for key, value in node.items()}
+def _map_items(
+    node: Mapping[Any, Any], path: str, function: Callable[[Any, str], Any], see: Callable[[Any], None]
+) -> Mapping[Any, Any]:
+    items = {key: _map(value, f"{path}[{key!r}]", function, see) for key, value in node.items()}
     if not isinstance(node, MutableMapping):
         return items
     # A copy keeps what the type holds beside its items, such as the factory of a defaultdict.

@@ -15,8 +15,10 @@ from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.comparison import close, disagreement, magnitudes, relative_errors, worst
 from lightning_gep.gradients.interface import Backend, GradientError, LossFunction
 from lightning_gep.gradients.precision import HALF_TOLERANCE
+from lightning_gep.gradients.randomness import LEVELS, SEEDS
 from lightning_gep.gradients.reference import (
     REENTRANT,
+    SEED,
     Probe,
     Reference,
     finite_records,
@@ -27,8 +29,10 @@ from lightning_gep.gradients.reference import (
 from lightning_gep.gradients.state import (
     attributes,
     changed_tensors,
+    changed_values,
     escaped_tensors,
     named_tensors,
+    saved_beside_tensors,
     untouched,
 )
 from lightning_gep.groups import ParameterGroups
@@ -67,9 +71,15 @@ def fault_of(backend: type[Backend], reference: Reference) -> str | None:
     The gradient of every record is compared with the reference, and again after a record was replaced and another left
     out; if they differ, once more in double precision, which decides. Then the backend runs as it will in training.
     """
-    if backend.name == "hooks" and reference.probe.in_evaluation_mode:
-        return "cannot be checked, since the loss is random in training mode, and terms outside layers would be lost"
     try:
+        if backend.name == "hooks":
+            if reference.probe.in_evaluation_mode:
+                return (
+                    "cannot be checked, since the loss is random in training mode, and terms outside layers would be "
+                    "lost"
+                )
+            if mixes_sometimes(reference):
+                return "would mix records, as training_step does with some random numbers"
         return _wrong_rows(backend, reference) or _wrong_at_work(backend, reference)
     except Exception as error:  # the user's code runs in a way it was not written for: anything may be raised
         return f"failed with {in_short(error)}"
@@ -138,22 +148,39 @@ def check_records_apart(probe: Probe, batch: Any) -> None:
     For a mean over records the gradient is G(a, b) = A(a) + B(b), so G(a, b) − G(a′, b) − G(a, b′) + G(a′, b′) = 0.
     With the same seed for all four this holds for random losses too, in training mode.
     """
+    if _mixed(probe, batch):
+        raise ConfigurationError(f"The gradient of a record depends on the other records in its batch. {_mixer(probe)}")
+
+
+def _mixed(probe: Probe, batch: Any, seed: int = SEED) -> bool:
     n = batch_size(batch)
     share = max(1, n // 4)
     a, other_a, b, other_b = ([i % n for i in range(part * share, (part + 1) * share)] for part in range(4))
     both, first, second, none = (
-        probe.gradient(take(batch, positions)) for positions in (a + b, other_a + b, a + other_b, other_a + other_b)
+        probe.gradient(take(batch, positions), seed)
+        for positions in (a + b, other_a + b, a + other_b, other_a + other_b)
     )
-    if not close(both + none, first + second, probe.tolerance(batch)):
-        raise ConfigurationError(f"The gradient of a record depends on the other records in its batch. {_mixer(probe)}")
+    return not close(both + none, first + second, probe.tolerance(batch))
+
+
+def mixes_sometimes(reference: Reference) -> bool:
+    """Whether records touch each other with some random numbers, as with a MixUp that a coin decides on.
+
+    It matters where the loss is called on several records at once; alone, or under vmap, a record has no other.
+    """
+    probe = replace(reference.probe, is_quiet=False)
+    ways = [(probe, seed) for seed in SEEDS]
+    ways += [(replace(probe, is_quiet=True, level=level), SEEDS[0]) for level in LEVELS]
+    return any(_mixed(way, reference.batch, seed) for way, seed in ways)
 
 
 def check_nothing_changed(probe: Probe, batch: Any) -> None:
-    """Raises ConfigurationError if the training step changes a buffer or a parameter."""
+    """Raises ConfigurationError if the training step changes a buffer, a parameter or what else a checkpoint holds."""
     with probe.conditions():
-        before = named_tensors(probe.module)
+        before, beside = named_tensors(probe.module), saved_beside_tensors(probe.module)
         probe.gradient_leaving_traces(batch)
         changed = changed_tensors(probe.module, before)
+        changed += changed_values(beside, saved_beside_tensors(probe.module))
     if changed:
         raise ConfigurationError(
             f"training_step changes {', '.join(changed)}: what it computes there from the records would be released "

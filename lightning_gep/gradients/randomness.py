@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_gep.gradients.interface import LossFunction
 
+T = TypeVar("T")
 DROPOUTS = {
     *("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_"),
     *("feature_dropout", "feature_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_"),
@@ -26,6 +27,10 @@ DRAWS = {
 }
 COINS = {"bernoulli", "bernoulli_"}
 INTEGERS = {"randint", "randint_like", "multinomial"}
+SEEDS = range(16)
+LEVELS = (0.0, 1 - 2**-20)
+"""For what happens with some random numbers only. In the place of those between 0 and 1, a coin that torch throws falls
+either way at one of these levels, however rarely it does otherwise."""
 
 
 @contextmanager
@@ -47,13 +52,14 @@ def seeded(loss_function: LossFunction, seed: int) -> LossFunction:
     """The loss with every random state seeded anew at each call."""
 
     def loss(batch: Any) -> Tensor:
-        _seed(seed)
+        seed_everywhere(seed)
         return loss_function(batch)
 
     return loss
 
 
-def _seed(seed: int) -> None:
+def seed_everywhere(seed: int) -> None:
+    """Seed torch, NumPy and Python."""
     random.seed(seed)
     np.random.seed(seed)
     # Not torch.manual_seed: for a device that is not in use yet it leaves the seed behind, to be set at its first use.
@@ -64,29 +70,35 @@ def _seed(seed: int) -> None:
         torch.mps.manual_seed(seed)
 
 
-def quiet(loss_function: LossFunction) -> LossFunction:
-    """The loss without dropout, and with the same value in the place of every number that torch draws.
+def quiet(loss_function: Callable[[Any], T], level: float = 0.5) -> Callable[[Any], T]:
+    """The loss without dropout, and with `level` in the place of every number from a range that torch draws.
 
     So a loss that is random in training mode can be compared between one batch and its records alone, without leaving
     training mode, in which alone some things happen.
     """
 
-    def loss(batch: Any) -> Tensor:
-        with _Quiet():
+    def loss(batch: Any) -> T:
+        with _Quiet(level):
             return loss_function(batch)
 
     return loss
 
 
 class _Quiet(TorchFunctionMode):
+    def __init__(self, level: float) -> None:
+        super().__init__()
+        self.level = level
+
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        return _substitute(getattr(function, "__name__", ""), function, args, kwargs)
+        return _substitute(getattr(function, "__name__", ""), function, args, kwargs, self.level)
 
 
-def _substitute(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _substitute(
+    name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], level: float
+) -> Any:
     if name in DROPOUTS:
         return args[0] if args else kwargs["input"]
     if name in WITH_DROPOUT:
@@ -97,7 +109,7 @@ def _substitute(name: str, function: Callable[..., Any], args: tuple[Any, ...], 
         return _softmax(*args, **kwargs)
     result = function(*args, **kwargs)
     if name in DRAWS:
-        return _filled(name, result, 0.5)
+        return _filled(name, result, level)
     if name in COINS:
         return _filled(name, result, 1.0)
     if name in INTEGERS:

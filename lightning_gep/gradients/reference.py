@@ -36,6 +36,8 @@ class Probe:
     in_double: bool = False
     is_quiet: bool = False
     """Without dropout and with constants for random numbers."""
+    level: float = 0.5
+    """That constant, for numbers from a range."""
     in_evaluation_mode: bool = False
 
     @contextmanager
@@ -51,7 +53,7 @@ class Probe:
 
     def loss_function(self, seed: int = SEED) -> LossFunction:
         """The user's loss as this probe evaluates it, under `conditions`."""
-        loss = quiet(self.user_loss) if self.is_quiet else self.user_loss
+        loss = quiet(self.user_loss, self.level) if self.is_quiet else self.user_loss
         return seeded(widened(loss) if self.in_double else loss, seed)
 
     def gradient(self, batch: Any, seed: int = SEED) -> Tensor:

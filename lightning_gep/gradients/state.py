@@ -1,5 +1,7 @@
 """What a module holds beside its parameters: put back after trial runs, and compared."""
 
+import copy
+import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -58,6 +60,17 @@ def changed_tensors(module: nn.Module, before: Mapping[str, Tensor]) -> list[str
     """Names of the parameters and buffers that do not hold what they did, came or went."""
     now = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return [name for name in {**before, **now} if not _same(now.get(name), before.get(name))]
+
+
+def saved_beside_tensors(module: nn.Module) -> dict[str, Any]:
+    """Copies of what a checkpoint would hold beside parameters and buffers: states of metrics, extra state."""
+    known = {name for name, _ in [*module.named_parameters(), *module.named_buffers()]}
+    return {name: copy.deepcopy(value) for name, value in module.state_dict().items() if name not in known}
+
+
+def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Names of the values that are not what they were, came or went."""
+    return [name for name in {**before, **now} if not _equal(before.get(name), now.get(name))]
 
 
 def attributes(module: nn.Module) -> dict[str, Any]:
@@ -119,6 +132,15 @@ def _same(tensor: Tensor | None, values: Tensor | None) -> bool:
         return False
     # A NaN that stays is not a change.
     return torch.equal(tensor, values) or bool(((tensor == values) | ((tensor != tensor) & (values != values))).all())
+
+
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return _same(first, second)
+    try:
+        return pickle.dumps(first) == pickle.dumps(second)
+    except Exception:  # what cannot be compared may have changed
+        return False
 
 
 def _is_batched(tensor: Tensor) -> bool:
