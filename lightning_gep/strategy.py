@@ -466,6 +466,8 @@ class GEPStrategy(ProcessStrategy):
 
     def _notice_of_a_log(self, name: str, hook: str) -> None:
         check_monitors(self._trainer, [name])
+        if self._card is not None:
+            self._card.note_log(name)
         passed_on = f"It is logged as nonprivate/{name}." if self.log_nonprivate else "It is not passed on."
         rank_zero_info(
             f"{hook} logs {name} in training, which may be computed from private records. {passed_on} Values of "

@@ -1,4 +1,5 @@
 import copy
+import json
 import pickle
 from functools import partial
 
@@ -152,6 +153,8 @@ def test_or_passed_on_under_a_name_that_says_so(tmp_path):
     _, names = logs_of(tmp_path, LogsAtTheEndOfAnEpoch(), [LogsTheBatch()], log_nonprivate=True)
     assert {"nonprivate/epoch_loss", "nonprivate/losses", "nonprivate/inputs", "nonprivate/labels"} <= names
     assert not {"epoch_loss", "losses", "inputs", "labels"} & names
+    card = json.loads(next(tmp_path.rglob("privacy_card.json")).read_text())
+    assert {"epoch_loss", "losses", "inputs", "labels", "train/loss"} <= set(card["logs"]["left_unprotected"])
 
 
 @pytest.mark.parametrize("log_nonprivate", [False, True])

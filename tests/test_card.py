@@ -305,7 +305,7 @@ def test_names_that_training_step_logs_are_listed(tmp_path):
     assert card["logs"] == {
         "log_nonprivate": False, "logged_by_training_step": ["train/loss"], "left_unprotected": [],
     }  # fmt: skip
-    assert "training_step logs train/loss; log_nonprivate was off" in topic(card, "Training loss and the like")
+    assert "training logs train/loss; log_nonprivate was off" in topic(card, "Training loss and the like")
 
 
 def test_what_log_nonprivate_let_out_stays_on_the_card_of_later_fits(tmp_path):

@@ -115,4 +115,4 @@ def _logged_line(logged: Sequence[str], left: Sequence[str], log_nonprivate: boo
         return (
             f"{topic}: training_step logged nothing when it was tried at the start; it would not have been passed on."
         )
-    return f"{topic}: training_step logs {', '.join(logged)}; log_nonprivate was off, so it was not passed on."
+    return f"{topic}: training logs {', '.join(logged)}; log_nonprivate was off, so it was not passed on."

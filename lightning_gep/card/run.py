@@ -36,6 +36,10 @@ class RunCard:
         """Names of all that the run ever passed on without protection."""
         return self.facts.left
 
+    def note_log(self, name: str) -> None:
+        """One more name that training logs, beside those of training_step."""
+        self.facts = replace(self.facts, logged=tuple(dict.fromkeys((*self.facts.logged, name))))
+
     def start(self) -> None:
         """Write the card of a training that begins."""
         self.status = "training"
