@@ -1,12 +1,16 @@
-"""Every command and script of the README runs as printed."""
+"""Every command and script of the README runs as printed, and its figures are those that were measured."""
 
 import os
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from recipes import first_epochs, mnist_epsilon2, mnist_larger_epsilon, table1
+from recipes.running.outcome import results_of
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -60,3 +64,28 @@ def test_links_lead_somewhere():
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def percent(table, cell, digits=1):
+    """Mean and spread of the results of a cell, as the README writes them."""
+    values = [100 * result["test_accuracy"] for result in results_of(table)[cell]]
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
+
+
+def test_accuracies_are_those_of_the_results():
+    mechanisms = ("gp", "bgep", "gep")
+    paper = " | ".join(percent(table1.TABLE, f"mnist_{name}_eps2") for name in mechanisms)
+    ours = " | ".join(percent(mnist_epsilon2.TABLE, f"mnist_best{name}", 2) for name in ("_gp", "_bgep", ""))
+    rows = [line for line in README.splitlines() if line.startswith("| ")]
+    (row,) = [line for line in rows if line.startswith("| the paper's settings")]
+    assert row.endswith(f" | {paper} |")
+    (row,) = [line for line in rows if line.startswith("| `experiment=mnist_best`")]
+    assert row.endswith(f" | {ours} |")
+    words = " ".join(README.split())
+    larger = {
+        name: percent(mnist_larger_epsilon.TABLE, name) for name in ("gep_eps5", "gep_eps8", "gp_eps5", "gp_eps8")
+    }
+    assert "GEP {gep_eps5} and {gep_eps8} %, GP {gp_eps5} and {gp_eps8} %".format(**larger) in words
+    first = {name: percent(first_epochs.TABLE, name, 0) for name in mechanisms}
+    assert "GP has {gp} %, GEP {gep} % and B-GEP {bgep} %".format(**first) in words

@@ -9,11 +9,12 @@ from functools import cache
 import pytest
 import torch
 
+from lightning_gep.accounting import SampledGaussian, epsilon
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.report.published import EPSILONS
 from lightning_gep.report.published import RESULTS as PAPER
 from lightning_gep.runs import CARD_FILE
-from recipes import mnist_epsilon2, results, table1
+from recipes import first_epochs, mnist_epsilon2, results, table1
 from recipes.all_tables import TABLES, runs_in_order
 from recipes.running.cells import Run
 from recipes.running.outcome import (
@@ -301,3 +302,10 @@ def test_no_table_has_a_cell_that_cannot_be_composed(table):
         settings = settings_of_cell(cell)
         assert settings["seed"] == 0
         assert settings["threads"] == 1
+
+
+def test_the_noise_of_the_first_epochs_is_what_epsilon_8_needs_over_all_of_them():
+    whole = settings_of_cell(next(cell for cell in table1.TABLE.cells if cell.name == "cifar10_gp_eps8"))
+    epochs, batch = whole["trainer"]["max_epochs"], whole["data"]["batch_size"]
+    event = SampledGaussian(batch / 50_000, first_epochs.NOISE)
+    assert 7.99 < epsilon([(event, epochs * 50_000 // batch)], whole["privacy"]["delta"]) <= 8
