@@ -43,6 +43,7 @@ MNIST_GEP = next(cell for cell in table1.TABLE.cells if cell.name == "mnist_gep_
 def result(run, accuracy=0.95, **changes):
     """As a run leaves it."""
     versions = dict.fromkeys(("python", "torch", "lightning", "opacus", "dp_accounting", "lightning_gep"), "1.0")
+    versions["git_dirty"] = False
     return {
         "experiment": run.cell.experiment,
         "overrides": list(run.cell.overrides),
@@ -250,14 +251,22 @@ def test_the_list_of_recipes_has_what_came_out_and_how_long_it_took(tmp_path):
     (over_k,) = next(table for table in TABLES if table.name == "accuracy_against_k").runs(["cifar10_gep_k500"])
     write_result(result_file(tmp_path, over_k), result(over_k))
     (tmp_path / "figures").mkdir()
-    figures = {"settings": {"experiment": "table1/x"}, "training": {"seconds": 100.0}}
-    figures["steps"] = {"0": {"bases": {"imagenet": {"seconds": 20.0}, "random": {"seconds": 5.0}}}}
-    (tmp_path / "figures" / "measured_x.json").write_text(json.dumps(figures))
+    figures = json.loads((RESULTS / "figures" / "measured_mnist.json").read_text())
+    bases = [basis for step in figures["steps"].values() for basis in step["bases"].values()]
+    for basis in bases:
+        basis["seconds"] = 25.0 / len(bases)
+    figures["training"]["seconds"] = 100.0
+    (tmp_path / "figures" / "measured_mnist.json").write_text(json.dumps(figures))
+    for name in FIGURES:
+        (tmp_path / "figures" / f"{name}_mnist.svg").touch()
     written = overview(nothing, TABLES, FIGURES, tmp_path)
     assert "| GEP: MNIST, ε = 2: 96.60 ± 0.20. [Table 1" in written
     assert "| 3 of 35 | 4 min 30 s |" in written
     assert "| GEP: CIFAR-10, ε = 8, k = 500: 95.00. [Accuracy" in written
-    assert written.count("| 2 min 5 s |") == written.count("| `table1/x` |") == len(FIGURES)
+    assert written.count("| 2 min 5 s |") == written.count("| `table1/mnist_gep_eps8` |") == len(FIGURES)
+    assert "| MNIST at ε = 5, step 0: GP: gradient 0.63 against noise of 1.6; step 120: " in written
+    assert "MNIST at step 120, 4.9 for gradients and 11.1 for residuals" in written
+    assert "MNIST with k = 500: ImageNet, random labels 0.535 at step 0, 0.391 at step 60, 0.307 at" in written
     assert overview(written, TABLES, FIGURES) == README.read_text()
 
 
