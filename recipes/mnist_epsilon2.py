@@ -51,8 +51,8 @@ TABLE = Table(
     about=(
         "Published figures are of the paper's settings. Our network, learning rate and the residual's threshold were "
         "chosen on validation images taken out of the training set; batch size, epochs, k, anchors and S = S₁ = 1 are "
-        "those of a trial that others had judged on test images ([how](tuning.md)). ε is that of one run, and does not "
-        "count the choice. What the parts do: the standard deviation of runs with the same settings is up to 0.16 "
+        "those of a trial that others had judged on test images ([how](tuning.md)). ε is that of one run, and does "
+        "not count the choice. What the parts do: the standard deviation of runs with the same settings is up to 0.16 "
         "points, and neither the tracked basis, nor the optimal split, separate clipping, larger batches or PLD in "
         "place of RDP, which asks for 8 % more noise, moves the accuracy by more than 0.2. GEP is ahead of GP by as "
         "little. The paper's network is 0.3 lower, in one run. So the distance from the published figures of GP and "
