@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lightning_gep.basis import Basis
 from lightning_gep.clipping import clip_factors, residual_norm_bound, row_norms
+from lightning_gep.diagnostics import Diagnostics
 from lightning_gep.noise import Noise
 from lightning_gep.release import Part, Release
 from lightning_gep.strips import strips_in_float64
@@ -25,7 +26,7 @@ def gradient_embedding_perturbation(
     step: int,
     charge: Callable[[], None],
     all_reduce: Callable[[Tensor], Tensor] = lambda total: total,
-) -> tuple[Tensor, "Diagnostics"]:
+) -> tuple[Tensor, Diagnostics]:
     """One private gradient, as in Algorithm 1 (there: m anchors, n records, thresholds S₁ and S₂).
 
     Guarantee: for one record added or removed the result is as private as one Gaussian mechanism with noise multiplier
@@ -64,7 +65,7 @@ class Sums:
     """Σ of gradients times their residual's factor (p)."""
     embedding_in_residual: Tensor
     """Σ of embeddings times their residual's factor (k)."""
-    diagnostics: "Diagnostics"
+    diagnostics: Diagnostics
 
     @classmethod
     def zero(cls, basis: Basis) -> "Sums":
@@ -132,40 +133,3 @@ def reconstruct(embedding: Tensor | None, residual: Tensor | None, basis: Basis)
         return basis.expand(embedding)
     inside = basis.embed(residual.to(basis.blocks[0].dtype)[None])[0]
     return residual + basis.expand(-inside if embedding is None else embedding - inside)
-
-
-@dataclass
-class Diagnostics:
-    """What clipping did in one step, summed over its records. Functions of private data: not covered by ε."""
-
-    records: Tensor
-    not_finite: Tensor
-    clipped_embeddings: Tensor
-    clipped_residuals: Tensor
-    gradient_norms: Tensor
-    residual_norms: Tensor
-    squared_gradient_norms: Tensor
-    squared_residual_norms: Tensor
-
-    @classmethod
-    def zero(cls, device: torch.device) -> "Diagnostics":
-        """Nothing seen yet."""
-        return cls(*(torch.zeros((), dtype=torch.float64, device=device) for _ in range(8)))
-
-    def add(
-        self,
-        finite: Tensor,
-        gradients: Tensor,
-        residuals: Tensor,
-        embedding_factors: Tensor,
-        residual_factors: Tensor,
-    ) -> None:
-        """Count one microbatch."""
-        self.records += len(finite)
-        self.not_finite += (~finite).sum()
-        self.clipped_embeddings += (embedding_factors < 1).sum()
-        self.clipped_residuals += (residual_factors < 1).sum()
-        self.gradient_norms += gradients.sum()
-        self.residual_norms += residuals.sum()
-        self.squared_gradient_norms += (gradients**2).sum()
-        self.squared_residual_norms += (residuals**2).sum()

@@ -51,21 +51,32 @@ class RunSize:
     def batches_an_epoch(self) -> int:
         """Steps of one epoch."""
         whole = self.num_records // self.batch_size if self.drop_last else -(-self.num_records // self.batch_size)
-        an_epoch, limit = -(-whole // self.devices), self.limit_train_batches
-        return int(limit * an_epoch) if isinstance(limit, float) else min(limit, an_epoch)
+        return limited(-(-whole // self.devices), self.limit_train_batches)
 
     @property
     def steps(self) -> int:
         """Steps of the whole run."""
-        ends = [self.max_steps] if self.max_steps > 0 else []
-        if self.max_epochs is not None and self.max_epochs > 0:
-            ends.append(self.max_epochs * self.batches_an_epoch)
-        return min(ends)
+        steps = steps_in_all(self.batches_an_epoch, self.max_epochs, self.max_steps)
+        assert steps is not None, "a run without an end was refused"
+        return steps
 
     @property
     def epochs(self) -> float:
         """Epochs of the whole run; not a whole number where `max_steps` ends it."""
         return self.steps / self.batches_an_epoch
+
+
+def limited(batches: int, limit: float) -> int:
+    """The batches of an epoch under Lightning's limit: a count, or a share of them."""
+    return int(limit * batches) if isinstance(limit, float) else min(limit, batches)
+
+
+def steps_in_all(an_epoch: int, max_epochs: int | None, max_steps: int) -> int | None:
+    """The steps of a run that ends after so many epochs or steps, whichever is first; None if it has no end."""
+    ends = [max_steps] if max_steps > 0 else []
+    if max_epochs is not None and max_epochs > 0:
+        ends.append(max_epochs * an_epoch)
+    return min(ends) if ends else None
 
 
 def check_limit(limit: float) -> None:

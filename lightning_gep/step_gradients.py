@@ -39,7 +39,7 @@ class StepGradients:
     def choose_backend(self, public_batch: Any, how: str) -> list[str]:
         """Bind the way gradients are computed, checked on a public batch; gives the names that training_step logs."""
         self.arguments = (0,) if self.module.training_step.__code__.co_argcount > 2 else ()
-        with recorded_logs(self.module) as recorder, _train_mode(self.module):
+        with recorded_logs(self.module) as recorder, train_mode(self.module):
             self.backend = choose_backend(self.module, self.loss, self.groups, public_batch, how)
         return recorder.names
 
@@ -90,7 +90,7 @@ class StepGradients:
             return held
 
         def sweep() -> Iterator[Tensor]:
-            with recorded_logs(self.module), untouched(self.module), _train_mode(self.module):
+            with recorded_logs(self.module), untouched(self.module), train_mode(self.module):
                 for batch in records():
                     for microbatch in microbatches(to_device(batch), size):
                         yield self.backend(microbatch).to(self.device)
@@ -131,7 +131,7 @@ class StepGradients:
 
 
 @contextmanager
-def _train_mode(module: LightningModule) -> Iterator[None]:
+def train_mode(module: LightningModule) -> Iterator[None]:
     """The modes the module trains in; Lightning switches to them only when training starts."""
     modes = [(part, part.training) for part in module.modules()]
     if not module.training:

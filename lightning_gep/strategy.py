@@ -1,6 +1,5 @@
 """GEPStrategy: the glue between Lightning's hooks and the private core."""
 
-import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,22 +9,24 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_gep.account import PrivacyAccount
+from lightning_gep.announcements import announce, announce_later_log, announce_logs
 from lightning_gep.card.content import RunFacts, mechanism_section, public_data_section
 from lightning_gep.card.run import RunCard, card_directory
 from lightning_gep.card.software import software
+from lightning_gep.diagnostics import Diagnostics
 from lightning_gep.errors import ConfigurationError, LedgerError
 from lightning_gep.fresh_randomness import renew_random_states
 from lightning_gep.gradients.heap import keep_freed_memory
 from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.groups import Grouping, ParameterGroups
-from lightning_gep.mechanism import Diagnostics, gradient_embedding_perturbation
+from lightning_gep.mechanism import gradient_embedding_perturbation
 from lightning_gep.mixing import check_collate, check_transfer
 from lightning_gep.noise import NoNoise, make_noise
 from lightning_gep.plan import PrivacyPlan
@@ -42,11 +43,12 @@ from lightning_gep.public_data import (
 from lightning_gep.quiet import LogGuard
 from lightning_gep.release import Clipping
 from lightning_gep.resumption import continued_plan, open_ledger
+from lightning_gep.run_size import limited, steps_in_all
 from lightning_gep.sampling import PoissonSampler, Secret, seeded_secret
 from lightning_gep.settings import NOTHING_CHOSEN, Auto, CostSettings, PrivacySettings
 from lightning_gep.shared_basis import SharedBasis
 from lightning_gep.statistics import BatchStatistics
-from lightning_gep.step_gradients import StepGradients
+from lightning_gep.step_gradients import StepGradients, train_mode
 from lightning_gep.subspace import BasisSource, NoSubspace
 from lightning_gep.thresholds import Thresholds, choose_thresholds
 from lightning_gep.validation import (
@@ -239,7 +241,9 @@ class GEPStrategy(ProcessStrategy):
         self._open_ledger(self.privacy, saved)
         self._basis_source = self._make_basis_source(groups, saved)
         self._noise = make_noise(self.settings.generator, self.settings.seed) if self.is_global_zero else NoNoise()
-        self._announce(plan, logged)
+        announce(self.settings, self._chosen, plan, self._gradients.backend.reason)
+        if logged:
+            announce_logs(logged, passed_on=self.log_nonprivate)
         self._card = self._make_card(trainer, groups, logged, saved) if self.is_global_zero else None
         # Not before: Lightning has put the weights of a checkpoint into the module, and if it is refused they stay.
         self._saved, self._released_batch = None, None
@@ -267,7 +271,8 @@ class GEPStrategy(ProcessStrategy):
     def _choose_backend(self, loader: DataLoader[Any]) -> list[str]:
         public = self._public
         batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
-        check_transfer(batch, self._like_a_training_batch)
+        with train_mode(self._module):
+            check_transfer(batch, self._like_a_training_batch)
         return self._gradients.choose_backend(self._like_a_training_batch(batch), self.cost.gradients)
 
     def _choose_thresholds(self) -> Thresholds:
@@ -292,27 +297,6 @@ class GEPStrategy(ProcessStrategy):
         source = SharedBasis(self.cost.subspace_for(groups.sizes, groups.quotas(self._chosen.k)), self, like.device)
         source.load_state_dict(saved["subspace"] if saved is not None else None)
         return source
-
-    def _announce(self, plan: PrivacyPlan, logged: list[str]) -> None:
-        parts = (("embedding", plan.release.embedding), ("residual", plan.release.residual))
-        noise = ", ".join(f"{name}: clip {p.clip:g}, σ {p.sigma:.4g}" for name, p in parts if p is not None)
-        target = "no target" if plan.target_epsilon is None else f"ε = {plan.target_epsilon:g}"
-        rank_zero_info(
-            f"GEPStrategy: {self.settings.mechanism} for {target}, δ = {plan.delta:g} by {plan.accountant}; noise "
-            f"multiplier {plan.event.noise_multiplier:.4g} ({noise}); "
-            + (f"k = {self._chosen.k}; " if self.settings.uses_basis else "")
-            + f"sampling rate {plan.sample_rate:.4g}, {plan.planned_steps or 'any number of'} steps; gradients by "
-            f"{self._gradients.backend.reason}."
-        )
-        if logged and not self.log_nonprivate:
-            rank_zero_info(
-                f"training_step logs {', '.join(logged)}: computed from private records, so not passed on. "
-                "log_nonprivate=True logs it as nonprivate/<name>."
-            )
-        if not self.settings.private:
-            rank_zero_warn(f"generator={self.settings.generator!r} can be repeated: this run is NOT private.")
-        if plan.event.noise_multiplier == 0:
-            rank_zero_warn("There is no noise: this run is NOT private (ε = ∞).")
 
     # A step.
 
@@ -389,20 +373,8 @@ class GEPStrategy(ProcessStrategy):
 
     def diagnostics(self) -> dict[str, float]:
         """What clipping did at the last step. Functions of private data: not covered by ε."""
-        seen = self._diagnostics
-        if seen is None or float(seen.records) == 0:
-            return {}
-        records, energy = float(seen.records), float(seen.squared_gradient_norms)
-        return {
-            "batch_size": records,
-            "not_finite": float(seen.not_finite),
-            "clipped_embeddings": float(seen.clipped_embeddings) / records,
-            "clipped_residuals": float(seen.clipped_residuals) / records,
-            "gradient_norm": float(seen.gradient_norms) / records,
-            "residual_norm": float(seen.residual_norms) / records,
-            "residual_share": math.sqrt(float(seen.squared_residual_norms) / energy) if energy > 0 else 0.0,
-            **self._statistics.values(self._basis_source.current),
-        }
+        seen = {} if self._diagnostics is None else self._diagnostics.averages()
+        return {**seen, **self._statistics.values(self._basis_source.current)} if seen else {}
 
     # Checkpoints, the ledger and the privacy card.
 
@@ -468,11 +440,7 @@ class GEPStrategy(ProcessStrategy):
         check_monitors(self._trainer, [name])
         if self._card is not None:
             self._card.note_log(name)
-        passed_on = f"It is logged as nonprivate/{name}." if self.log_nonprivate else "It is not passed on."
-        rank_zero_info(
-            f"{hook} logs {name} in training, which may be computed from private records. {passed_on} Values of "
-            "validation and test are logged by their own hooks."
-        )
+        announce_later_log(name, hook, passed_on=self.log_nonprivate)
 
     def _make_card(
         self, trainer: Trainer, groups: ParameterGroups, logged: list[str], saved: dict[str, Any] | None
@@ -538,12 +506,8 @@ class GEPStrategy(ProcessStrategy):
 
 def planned_steps(trainer: Trainer, batches_an_epoch: int) -> int | None:
     """The number of steps of the whole run, or None if it has no end."""
-    limit = trainer.limit_train_batches
-    an_epoch = int(limit * batches_an_epoch) if isinstance(limit, float) else min(limit, batches_an_epoch)
-    ends = [trainer.max_steps] if trainer.max_steps > 0 else []
-    if trainer.max_epochs is not None and trainer.max_epochs > 0:
-        ends.append(trainer.max_epochs * an_epoch)
-    return min(ends) if ends else None
+    an_epoch = limited(batches_an_epoch, trainer.limit_train_batches)
+    return steps_in_all(an_epoch, trainer.max_epochs, trainer.max_steps)
 
 
 StrategyRegistry.register("gep", GEPStrategy, description="Differentially private training by GEP, ε = 8", epsilon=8.0)

@@ -10,7 +10,7 @@ import pytest
 import lightning_gep
 
 ROOT = Path(lightning_gep.__file__).parent
-MATHS = ["groups", "orthonormal", "basis", "subspace", "tracking", "clipping", "mechanism", "noise"]
+MATHS = ["groups", "orthonormal", "basis", "subspace", "tracking", "clipping", "diagnostics", "mechanism", "noise"]
 ACCOUNTING = [
     "checks",
     "errors",

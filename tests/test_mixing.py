@@ -88,8 +88,10 @@ class WithMean(Classifier):
 
 
 class MixesAfterTransfer(Classifier):
+    """As usual: in training only."""
+
     def on_after_batch_transfer(self, batch, dataloader_idx):
-        return pairs(batch[0]), batch[1]
+        return (pairs(batch[0]), batch[1]) if self.training and self.trainer.training else batch
 
 
 class MixesBeforeTransfer(Classifier):
@@ -124,7 +126,7 @@ class DataThatMixes(Data):
 def test_no_mechanism_trains_on_mixed_records(module, data, message, mechanism, tmp_path):
     used = strategy(mechanism=mechanism)
     with pytest.raises(ConfigurationError, match=message):
-        trainer(tmp_path, used).fit(module(), data())
+        trainer(tmp_path, used).fit(module().eval(), data())
     assert used.privacy is None
 
 
