@@ -36,6 +36,15 @@ def announce_logs(names: Sequence[str], *, passed_on: bool) -> None:
         )
 
 
+def announce_kept(names: Sequence[str]) -> None:
+    """Where training_step keeps what it computed."""
+    rank_zero_info(
+        f"training_step keeps values in {', '.join(names[:3])}{', …' if len(names) > 3 else ''}, computed from private "
+        "records. What hooks of training log of them is not passed on; do not log them in hooks of validation or test, "
+        "where it would be."
+    )
+
+
 def announce_later_log(name: str, hook: str, *, passed_on: bool) -> None:
     """What another hook of training logs, when it does so first."""
     rank_zero_info(

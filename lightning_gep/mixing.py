@@ -1,17 +1,28 @@
 """No record may change another on its way into a batch: collate functions and Lightning's transfer hooks are tried."""
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, default_collate
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, constants, record_leaves, take
 from lightning_gep.gradients.randomness import LEVELS, SEEDS, quiet, random_state_kept, seed_everywhere
+from lightning_gep.gradients.state import (
+    changed_tensors,
+    changed_values,
+    named_tensors,
+    saved_beside_tensors,
+    untouched,
+)
 
 RECORDS_NEEDED, RECORDS_TRIED = 4, 8
+
+HOOKS = "on_before_batch_transfer, transfer_batch_to_device or on_after_batch_transfer"
 
 Make = Callable[[list[int]], Any]
 """Positions of records → their batch."""
@@ -24,7 +35,8 @@ def check_collate(loader: DataLoader[Any], records: Sequence[Any]) -> None:
 
     def collated(positions: list[int]) -> Any:
         try:
-            return loader.collate_fn([records[i] for i in positions])
+            # Copies: some take records apart.
+            return loader.collate_fn([copy.deepcopy(records[i]) for i in positions])
         except Exception as error:
             raise ConfigurationError(
                 f"The train loader's collate function does not accept the public records "
@@ -33,42 +45,61 @@ def check_collate(loader: DataLoader[Any], records: Sequence[Any]) -> None:
 
     if mixes(collated, len(records)):
         raise ConfigurationError(
-            "The train loader's collate function mixes records (like MixUp or CutMix): one record would be in several "
-            "gradients. Move it before batching, within each record, or remove it."
+            "The train loader's collate function mixes records (like MixUp or CutMix, or by padding them to the "
+            "longest of the batch, or by random numbers whose count depends on a record): one record would change the "
+            "gradients of others. Move it before batching, within each record, pad all records to the same length, or "
+            "remove it."
         )
 
 
-def check_transfer(batch: Any, transferred: Callable[[Any], Any]) -> None:
-    """Raises ConfigurationError if what happens to a batch before training_step sees it mixes its records."""
-    if mixes(lambda positions: transferred(take(batch, positions)), min(RECORDS_TRIED, batch_size(batch))):
+def check_transfer(module: nn.Module, batch: Any, transferred: Callable[[Any], Any]) -> None:
+    """Raises ConfigurationError if what happens to a batch before training_step sees it mixes or keeps its records."""
+    if batch_size(batch) < RECORDS_NEEDED:
         raise ConfigurationError(
-            "on_before_batch_transfer, transfer_batch_to_device or on_after_batch_transfer mixes records (MixUp, "
-            "CutMix or statistics of the batch): one record would be in several gradients. Do it within each record, "
-            "or remove it."
+            f"The public batch has {batch_size(batch)} records; checking takes {RECORDS_NEEDED} at least. Use a larger "
+            "batch size for the auxiliary data."
+        )
+    with untouched(module):
+        before, beside = named_tensors(module), saved_beside_tensors(module)
+        mixed = mixes(lambda positions: transferred(take(batch, positions)), min(RECORDS_TRIED, batch_size(batch)))
+        changed = [*changed_tensors(module, before), *changed_values(beside, saved_beside_tensors(module))]
+    if mixed:
+        raise ConfigurationError(
+            f"{HOOKS} mixes records (MixUp, CutMix or statistics of the batch): one record would be in several "
+            "gradients. Do it within each record, or remove it."
+        )
+    if changed:
+        raise ConfigurationError(
+            f"{HOOKS} changes {', '.join(changed)}: what it computes there from the records would be released without "
+            "noise. Remove it."
         )
 
 
 def mixes(make: Make, available: int) -> bool:
     """Whether replacing one of the records changes another's row, or what belongs to all, with some random numbers."""
-    if available < RECORDS_NEEDED:
-        return False
     size = available // 2
     with random_state_kept():
-        return any(_mixes_once(way, size) for way in _with_random_numbers(make))
+        if any(_mixes_once(_seeded(make, seed), size) for seed in SEEDS):
+            return True
+        return any(_mixes_if_it_runs(_seeded(quiet(make, level), 0), size) for level in LEVELS)
 
 
-def _with_random_numbers(make: Make) -> Iterator[Make]:
-    """The same with other random numbers, which depend neither on the records nor on earlier calls."""
+def _seeded(make: Make, seed: int) -> Make:
+    """The same with random numbers that depend neither on the records nor on earlier calls."""
 
-    def seeded(seed: int, make: Make) -> Make:
-        def made(positions: list[int]) -> Any:
-            seed_everywhere(seed)
-            return make(positions)
+    def made(positions: list[int]) -> Any:
+        seed_everywhere(seed)
+        return make(positions)
 
-        return made
+    return made
 
-    yield from (seeded(seed, make) for seed in SEEDS)
-    yield from (seeded(0, quiet(make, level)) for level in LEVELS)
+
+def _mixes_if_it_runs(make: Make, size: int) -> bool:
+    """The same with random numbers so extreme that code may not be made for them."""
+    try:
+        return _mixes_once(make, size)
+    except Exception:  # whatever the user's code raises then
+        return False
 
 
 def _mixes_once(make: Make, size: int) -> bool:
@@ -79,13 +110,15 @@ def _mixes_once(make: Make, size: int) -> bool:
     for place in range(size):
         after = make([size + place if i == place else i for i in plain])
         others = [i for i in plain if i != place]
-        if batch_size(after) != size or not _equal(
-            record_leaves(take(before, others)), record_leaves(take(after, others))
-        ):
+        if batch_size(after) != size or not _equal(_rows(before, others), _rows(after, others)):
             return True
         if not _equal(constants(before), constants(after)):
             return True
     return False
+
+
+def _rows(batch: Any, which: list[int]) -> list[Any]:
+    return record_leaves(take(batch, which))
 
 
 def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
@@ -96,4 +129,6 @@ def _same(first: Any, second: Any) -> bool:
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
         # A NaN that stays is the same.
         return first.shape == second.shape and bool(((first == second) | ((first != first) & (second != second))).all())
-    return bool(np.array_equal(first, second)) if isinstance(first, np.ndarray) else bool(first == second)
+    if isinstance(first, np.ndarray):
+        return bool(np.array_equal(first, second, equal_nan=first.dtype.kind in "fc"))
+    return bool(first == second)

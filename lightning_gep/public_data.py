@@ -88,13 +88,16 @@ def stand_in_batch(loader: DataLoader[Any]) -> Any:
 
 
 def _stand_in(value: Any) -> Any:
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return _stand_in(torch.from_numpy(value)).numpy()
+    if isinstance(value, np.ndarray):
+        try:
+            return _stand_in(torch.from_numpy(np.ascontiguousarray(value))).numpy()
+        except TypeError:  # of a type that torch does not know
+            return value
     if isinstance(value, torch.Tensor):
         if value.is_floating_point():
             return torch.randn_like(value)
-        drawn = value.numel() and value.dtype != torch.bool and not value.is_complex()
-        return torch.randint_like(value, 0, max(0, int(value.max())) + 1) if drawn else value
+        whole = value.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+        return torch.randint_like(value, 0, max(0, int(value.max())) + 1) if whole and value.numel() else value
     if isinstance(value, Mapping):
         return {key: _stand_in(part) for key, part in value.items()}
     if type(value) in (list, tuple):

@@ -5,11 +5,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch import LightningModule
+from lightning.pytorch.loggers.logger import DummyLogger
 
-PUBLIC_NAMES = ("privacy/", "performance/", "nonprivate/")
-"""What this package logs in training, and what says of itself that it is not private."""
+OWN_NAMES = {
+    *(f"privacy/{name}" for name in ("epsilon", "delta", "noise_multiplier", "steps", "private", "remaining_epsilon")),
+    *(f"performance/{name}" for name in ("steps_per_second", "records_per_second", "peak_memory_mb")),
+}
+"""What this package logs in training: none of it is a function of the records."""
+NOT_PRIVATE = "nonprivate/"
 EVALUATION = ("validation", "on_validation", "test", "on_test", "predict", "on_predict", "on_sanity")
-"""How the names of hooks begin in which no training record is around."""
+"""How the names of hooks begin in which no batch of training records is around."""
 
 
 class LogRecorder:
@@ -37,14 +42,23 @@ class LogRecorder:
 
 @contextmanager
 def recorded_logs(module: LightningModule) -> Iterator[LogRecorder]:
-    """Inside, nothing that the module logs reaches a logger, a callback or the progress bar."""
+    """Inside, nothing that the module logs reaches a logger, a callback or the progress bar.
+
+    `self.logger` is one that does nothing. A tracker that is called past Lightning, as by wandb.log(), is not seen.
+    """
     recorder = LogRecorder()
     own = vars(module)
     before: dict[str, Any] = {name: own[name] for name in ("log", "log_dict") if name in own}
     own.update(log=recorder.log, log_dict=recorder.log_dict)
+    trainer = module._trainer
+    loggers = [] if trainer is None else trainer.loggers
     try:
+        if trainer is not None:
+            trainer.loggers = [DummyLogger() for _ in loggers]
         yield recorder
     finally:
+        if trainer is not None:
+            trainer.loggers = loggers
         for name in ("log", "log_dict"):
             own.pop(name, None)
         own.update(before)  # an outer recorder goes on recording
@@ -69,14 +83,15 @@ class LogGuard:
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Pass on, rename or drop."""
         hook = self.module._current_fx_name
-        if name.startswith(PUBLIC_NAMES) or hook is None or hook.startswith(EVALUATION):
+        said = self.pass_on and name.startswith(NOT_PRIVATE)
+        if name in OWN_NAMES or said or hook is None or hook.startswith(EVALUATION):
             self._log(name, value, *args, **kwargs)
             return
         if name not in self._seen:
             self._seen.add(name)
             self.notice(name, hook)
         if self.pass_on:
-            self._log(f"nonprivate/{name}", value, *args, **kwargs)
+            self._log(f"{NOT_PRIVATE}{name}", value, *args, **kwargs)
 
     def log_dict(self, dictionary: Any, *args: Any, **kwargs: Any) -> None:
         """The same for each of several values."""

@@ -12,6 +12,9 @@ from torch import Tensor
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.fresh_randomness import renew_random_states
 from lightning_gep.gradients import choose_backend, microbatches, untouched
+from lightning_gep.gradients.batches import take
+from lightning_gep.gradients.randomness import random_state_kept
+from lightning_gep.gradients.state import noted_traces
 from lightning_gep.groups import ParameterGroups
 from lightning_gep.poisson_loader import EmptyBatch
 from lightning_gep.public_data import PublicStream
@@ -33,6 +36,8 @@ class StepGradients:
         # float64 sums and norms are needed, and Apple's accelerator has none.
         device = next(module.parameters()).device
         self.device = torch.device("cpu") if device.type == "mps" else device
+        self.kept: list[str] = []
+        """Attributes of the module in which training_step keeps what it computed."""
         self.arguments: tuple[Any, ...] = ()
         """What Lightning passes to training_step after the batch."""
 
@@ -41,6 +46,9 @@ class StepGradients:
         self.arguments = (0,) if self.module.training_step.__code__.co_argcount > 2 else ()
         with recorded_logs(self.module) as recorder, train_mode(self.module):
             self.backend = choose_backend(self.module, self.loss, self.groups, public_batch, how)
+            with random_state_kept(), untouched(self.module), noted_traces(self.module) as traces:
+                self.backend(take(public_batch, slice(0, 2)))
+        self.kept = [name for name in traces if not name.rpartition(".")[2].startswith("_")]
         return recorder.names
 
     def loss(self, batch: Any) -> Tensor:

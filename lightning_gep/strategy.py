@@ -16,18 +16,19 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_gep.account import PrivacyAccount
-from lightning_gep.announcements import announce, announce_later_log, announce_logs
+from lightning_gep.announcements import announce, announce_kept, announce_later_log, announce_logs
 from lightning_gep.card.content import RunFacts, mechanism_section, public_data_section
 from lightning_gep.card.run import RunCard, card_directory
 from lightning_gep.card.software import software
 from lightning_gep.diagnostics import Diagnostics
 from lightning_gep.errors import ConfigurationError, LedgerError
 from lightning_gep.fresh_randomness import renew_random_states
+from lightning_gep.gradients.batches import take
 from lightning_gep.gradients.heap import keep_freed_memory
 from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.groups import Grouping, ParameterGroups
 from lightning_gep.mechanism import gradient_embedding_perturbation
-from lightning_gep.mixing import check_collate, check_transfer
+from lightning_gep.mixing import RECORDS_TRIED, check_collate, check_transfer
 from lightning_gep.noise import NoNoise, make_noise
 from lightning_gep.plan import PrivacyPlan
 from lightning_gep.poisson_loader import EmptyBatch, PoissonLoader
@@ -148,6 +149,8 @@ class GEPStrategy(ProcessStrategy):
         self._card: RunCard | None = None
         self._batch: Any = None
         self._released_batch: int | None = None
+        self._transfer_checked_in: int | None = None
+        self._evaluated: PrivacyAccount | None = None
         self._log_guard: LogGuard | None = None
         self._own_randomness = ExitStack()
         self._diagnostics: Diagnostics | None = None
@@ -199,7 +202,6 @@ class GEPStrategy(ProcessStrategy):
     def on_train_start(self) -> None:
         if not isinstance(self._trainer.train_dataloader, PoissonLoader):
             raise ConfigurationError(SEVERAL_LOADERS)
-        check_no_gradient_hooks(self._module)  # callbacks and module may have put some there as training started
         if self._card is not None:
             self._card.start()
 
@@ -244,9 +246,11 @@ class GEPStrategy(ProcessStrategy):
         announce(self.settings, self._chosen, plan, self._gradients.backend.reason)
         if logged:
             announce_logs(logged, passed_on=self.log_nonprivate)
+        if self._gradients.kept:
+            announce_kept(self._gradients.kept)
         self._card = self._make_card(trainer, groups, logged, saved) if self.is_global_zero else None
         # Not before: Lightning has put the weights of a checkpoint into the module, and if it is refused they stay.
-        self._saved, self._released_batch = None, None
+        self._saved, self._released_batch, self._transfer_checked_in = None, None, None
         # A new secret for every fit, also after a resume: the same on all ranks, and on no disk.
         secret = Secret(self.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)
         return PoissonSampler(
@@ -271,9 +275,16 @@ class GEPStrategy(ProcessStrategy):
     def _choose_backend(self, loader: DataLoader[Any]) -> list[str]:
         public = self._public
         batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
-        with train_mode(self._module):
-            check_transfer(batch, self._like_a_training_batch)
+        self._trial_batch = take(batch, slice(0, RECORDS_TRIED))
+        self._check_transfer()
         return self._gradients.choose_backend(self._like_a_training_batch(batch), self.cost.gradients)
+
+    def _check_transfer(self) -> None:
+        """Once an epoch, since some begin to mix records after a few."""
+        if self._transfer_checked_in != self._trainer.current_epoch:
+            self._transfer_checked_in = self._trainer.current_epoch
+            with train_mode(self._module):
+                check_transfer(self._module, self._trial_batch, self._like_a_training_batch)
 
     def _choose_thresholds(self) -> Thresholds:
         """What the user left to "auto", chosen on public records by the first process."""
@@ -315,7 +326,7 @@ class GEPStrategy(ProcessStrategy):
         """Puts the private gradient into p.grad, then lets Lightning fire its hooks on a loss of nothing."""
         assert self.privacy is not None
         step, plan = self._trainer.global_step, self.privacy.plan
-        self._check_one_release_a_batch()
+        self._check_before_release()
         private = self._gradients.of_private(self._batch)
         self._statistics = BatchStatistics()
         with self._gradients.reproducible(step):
@@ -336,9 +347,14 @@ class GEPStrategy(ProcessStrategy):
         self._batch = None
         return super().backward(closure_loss, optimizer, *args, **kwargs)
 
-    def _check_one_release_a_batch(self) -> None:
-        """Raises ConfigurationError if this batch was released before: a second time is not a second subsample."""
+    def _check_before_release(self) -> None:
+        """Raises ConfigurationError for what may have begun since training started, and should have been seen before.
+
+        A batch that was released before is not a second subsample.
+        """
         check_no_accumulation(self._trainer)
+        check_no_gradient_hooks(self._module)  # which callbacks and module may have set at any time
+        self._check_transfer()
         batch = self._trainer.fit_loop.total_batch_idx
         if batch == self._released_batch:
             raise ConfigurationError(
@@ -414,9 +430,12 @@ class GEPStrategy(ProcessStrategy):
         checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
         saved = checkpoint.get(CHECKPOINT_KEY)
         if self._trainer.state.fn != TrainerFn.FITTING:
-            if saved is not None and self.privacy is None:
-                self.privacy = PrivacyAccount.from_state(saved["account"])
+            account = None if saved is None else PrivacyAccount.from_state(saved["account"])
+            if account is not None and (self.privacy is None or account.run_id != self.privacy.run_id):
+                self._evaluated = account
+            self.privacy = self.privacy or account
             return checkpoint
+        self._evaluated = None
         if saved is None:
             raise ConfigurationError(
                 f"The checkpoint {checkpoint_path} has no privacy state, so its weights may know the training data. "
@@ -453,6 +472,7 @@ class GEPStrategy(ProcessStrategy):
             software=software(),
             public_data=public_data_section(self._public_records, uses_basis=self.settings.uses_basis),
             logged=tuple(logged),
+            kept=tuple(self._gradients.kept),
             log_nonprivate=self.log_nonprivate,
             left_before=tuple(saved.get("left_unprotected", ()) if saved is not None else ()),
             processes=self.world_size,
@@ -462,15 +482,14 @@ class GEPStrategy(ProcessStrategy):
 
     def _state_to_continue(self) -> dict[str, Any] | None:
         """A checkpoint's state, or that of an earlier fit of this strategy: a second fit continues the count."""
-        if self._saved is None and self.privacy is not None:
-            if not hasattr(self, "_basis_source"):
-                raise ConfigurationError(
-                    f"The weights come from a checkpoint of a private run that had made {self.privacy.steps} steps, so "
-                    "a training that begins with them would count too few. Continue that run with "
-                    "fit(..., ckpt_path=...), or start with a new module, strategy and trainer."
-                )
-            return self._state()
-        return self._saved
+        if self._evaluated is not None:
+            raise ConfigurationError(
+                f"The weights come from a checkpoint of a private run that had made {self._evaluated.steps} steps, so "
+                "a training that begins with them would count too few. Continue that run with "
+                "fit(..., ckpt_path=...), or start with a new module, strategy and trainer."
+            )
+        begun = self.privacy is not None and hasattr(self, "_basis_source")
+        return self._state() if self._saved is None and begun else self._saved
 
     def _open_ledger(self, account: PrivacyAccount, saved: dict[str, Any] | None) -> None:
         """The first process keeps the ledger; a problem with it stops all of them."""

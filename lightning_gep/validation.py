@@ -40,7 +40,8 @@ def check_trainer(trainer: Trainer) -> None:
         if isinstance(callback, LearningRateFinder | BatchSizeFinder):
             raise ConfigurationError(
                 f"{type(callback).__name__} would spend budget on trial steps whose results are not private. Remove "
-                "it; try learning rates on public data, and leave the batch in memory to microbatch_size='auto'."
+                "it (a Tuner leaves it in trainer.callbacks, so make a new trainer); try learning rates on public "
+                "data, and leave the batch in memory to microbatch_size='auto'."
             )
     if settings.overfit_batches:
         raise ConfigurationError(

@@ -10,6 +10,8 @@ from lightning.pytorch.loggers import CSVLogger
 
 from lightning_gep.callbacks import PrivacyBudget, PrivacyMonitor
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.performance import PerformanceMonitor
+from lightning_gep.quiet import OWN_NAMES
 from tests.toys import Classifier, loader, strategy, trainer
 
 
@@ -186,3 +188,47 @@ def test_after_the_fit_the_module_logs_as_before_and_can_be_copied_during_it(tmp
     plain = trainer(tmp_path, "auto", max_steps=1)
     plain.fit(module, loader())
     assert "train/loss" in plain.callback_metrics
+
+
+class LogsPastLightning(Classifier):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.logger.log_metrics({"direct": loss.item()})
+        self.logger.experiment.log_metrics({"experiment": loss.item()})
+        return loss
+
+
+@pytest.mark.parametrize("gradients", ["hooks", "loop"])
+def test_what_training_step_gives_to_the_logger_itself_does_not_reach_it(tmp_path, gradients):
+    _, names = logs_of(tmp_path, LogsPastLightning(), gradients=gradients)
+    assert names == {"epoch", "step", "val/accuracy"}
+
+
+@pytest.mark.parametrize("name", ["performance/train_loss", "privacy/loss", "nonprivate/loss"])
+def test_a_name_like_our_own_is_no_pass(tmp_path, name):
+    class Disguised(Classifier):
+        def on_train_epoch_end(self):
+            self.log(name, 1.0)
+
+    fit, names = logs_of(tmp_path / "logged", Disguised())
+    assert name not in names | set(fit.callback_metrics)
+    callbacks = [ModelCheckpoint(monitor=name)]
+    with pytest.raises(ConfigurationError, match=f"monitors '{name}'"):
+        trainer(tmp_path, strategy(), callbacks=callbacks, enable_checkpointing=True).fit(Disguised(), loader())
+
+
+def test_what_training_step_keeps_is_named_at_the_start_and_on_the_card(tmp_path, caplog):
+    with caplog.at_level("INFO", logger="lightning.pytorch"):
+        logs_of(tmp_path, LogsAtTheEndOfAnEpoch())
+    assert "training_step keeps values in losses, computed from private records" in caplog.text
+    card = json.loads(next(tmp_path.rglob("privacy_card.json")).read_text())
+    assert any("it keeps some in losses" in line for line in card["not_covered"])
+    caplog.clear()
+    with caplog.at_level("INFO", logger="lightning.pytorch"):
+        logs_of(tmp_path / "nothing", Classifier())
+    assert "keeps values" not in caplog.text
+
+
+def test_the_guard_knows_all_that_is_logged_here(tmp_path):
+    fit = fitted(tmp_path, strategy(epsilon=5.0), [PrivacyMonitor(), PerformanceMonitor()])
+    assert {name for name in fit.callback_metrics if name.startswith(("privacy/", "performance/"))} == OWN_NAMES

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torchvision.transforms import v2
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.randomness import random_state_kept
@@ -25,13 +26,34 @@ def augmented(positions):
     return x * torch.rand(len(x), 1) + np.random.rand() + random.random()
 
 
+def arrays_with_nothing_in_some_places(positions):
+    return with_nothing_in_some_places(positions).numpy()
+
+
 def with_nothing_in_some_places(positions):
     x = INPUTS[positions]
     x[:, 0] = float("nan")
     return x
 
 
-@pytest.mark.parametrize("make", [plain, augmented, with_nothing_in_some_places])
+AUGMENTATIONS = [
+    v2.ColorJitter(hue=0.1),
+    v2.GaussianBlur(3, (0.1, 2.0)),
+    v2.RandomAffine(10, scale=(0.8, 1.2)),
+    v2.RandomPhotometricDistort(),
+    v2.RandomHorizontalFlip(),
+    v2.RandomErasing(),
+]
+
+
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS, ids=lambda one: type(one).__name__)
+def test_augmentations_of_each_record_are_no_mixing(augmentation):
+    images = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert not mixes(lambda positions: torch.stack([augmentation(images[i]) for i in positions]), 8)
+    assert not mixes(lambda positions: augmentation(images[positions]), 8)
+
+
+@pytest.mark.parametrize("make", [plain, augmented, with_nothing_in_some_places, arrays_with_nothing_in_some_places])
 def test_what_happens_within_each_record_is_no_mixing(make):
     assert not mixes(make, 8)
 
@@ -128,6 +150,85 @@ def test_no_mechanism_trains_on_mixed_records(module, data, message, mechanism, 
     with pytest.raises(ConfigurationError, match=message):
         trainer(tmp_path, used).fit(module().eval(), data())
     assert used.privacy is None
+
+
+class MixesLater(Classifier):
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return (pairs(batch[0]), batch[1]) if self.current_epoch > 0 else batch
+
+
+def test_mixing_that_begins_in_a_later_epoch_ends_the_training_there(tmp_path):
+    used = strategy()
+    with pytest.raises(ConfigurationError, match="on_after_batch_transfer mixes records"):
+        trainer(tmp_path, used).fit(MixesLater(), loader(batch_size=20))
+    assert used.privacy.steps == 3
+
+
+class Sums(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(6))
+        self.calls = 0
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        self.calls += 1
+        if self.trainer.training:
+            self.seen += batch[0].sum(0)
+        return batch
+
+
+def test_what_a_transfer_hook_keeps_would_be_released(tmp_path):
+    module = Sums()
+    with pytest.raises(ConfigurationError, match=r"on_after_batch_transfer changes seen: .* released without noise"):
+        trainer(tmp_path, strategy()).fit(module, loader())
+    assert module.calls == 0
+    assert not module.seen.any()
+
+
+def test_a_public_batch_that_is_too_small_to_check_is_refused(tmp_path):
+    used = strategy(aux_dataloader=DataLoader(records(seed=99), batch_size=3))
+    with pytest.raises(ConfigurationError, match="public batch has 3 records; checking takes 4 at least"):
+        trainer(tmp_path, used).fit(Classifier(), loader())
+
+
+class Kinds(Dataset):
+    """Records as they come: reversed arrays, numbers that torch does not know, names."""
+
+    def __init__(self):
+        self.records = records()
+
+    def __len__(self):
+        return len(self.records)
+
+    def __getitem__(self, index):
+        x, y = self.records[index]
+        time = np.datetime64("2026-01-01") + index
+        return {"x": x.numpy()[::-1], "y": int(y), "id": np.uint16(index), "name": f"{index}", "time": np.array(time)}
+
+
+def taking_apart(items):
+    return torch.from_numpy(np.stack([item.pop("x") for item in items])), torch.tensor(
+        [item.pop("y") for item in items]
+    )
+
+
+def test_a_collate_function_that_takes_records_apart_is_fine_under_gp(tmp_path):
+    used = strategy(mechanism="gp")
+    data = DataLoader(Kinds(), batch_size=12, collate_fn=taking_apart)
+    trainer(tmp_path, used, max_steps=1).fit(Classifier(), data)
+    assert used.privacy.steps == 1
+
+
+def to_the_longest(items):
+    lengths = [2 + i % 3 for i in range(len(items))]
+    padded = torch.nn.utils.rnn.pad_sequence([x[: 2 + int(10 * x[0].abs()) % 4] for x, _ in items], batch_first=True)
+    return padded, torch.tensor([int(y) for _, y in items]), lengths
+
+
+def test_padding_to_the_longest_of_a_batch_is_refused_with_what_to_do(tmp_path):
+    message = "padding them to the longest of the batch.*pad all records to the same length"
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(tmp_path, strategy(mechanism="gp")).fit(Classifier(), loader(collate_fn=to_the_longest))
 
 
 class Doubles(LightningDataModule):

@@ -202,3 +202,29 @@ def test_a_lost_ledger_does_not_become_a_new_account(tmp_path):
     with pytest.raises(LedgerError):
         fit.fit(trained, loader())
     assert used.privacy.steps == 3
+
+
+def test_a_checkpoint_of_another_run_that_was_validated_in_between_is_not_forgotten(tmp_path):
+    run(tmp_path / "other", strategy(), steps=5, callbacks=[every_step(tmp_path / "other")])
+    used, trained = strategy(), module()
+    fit = trainer(tmp_path, used, max_epochs=1, callbacks=[every_step(tmp_path / "own")], enable_checkpointing=True)
+    fit.fit(trained, loader())
+    fit.test(trained, loader(shuffle=False), ckpt_path=tmp_path / "own" / "step=2.ckpt", verbose=False)
+    fit.fit_loop.max_epochs = 2
+    fit.fit(trained, loader())
+    assert used.privacy.steps == 10, "its own checkpoint costs nothing more"
+    fit.validate(trained, loader(shuffle=False), ckpt_path=tmp_path / "other" / "step=5.ckpt", verbose=False)
+    fit.fit_loop.max_epochs = 3
+    with pytest.raises(ConfigurationError, match=r"weights come from a checkpoint .* made 5 steps"):
+        fit.fit(trained, loader())
+
+
+def test_a_first_fit_that_failed_does_not_stand_in_the_way(tmp_path):
+    (tmp_path / "privacy").write_text("not a folder")
+    used, trained = strategy(), module()
+    fit = trainer(tmp_path, used, max_steps=2)
+    with pytest.raises(OSError, match="privacy"):
+        fit.fit(trained, loader())
+    (tmp_path / "privacy").unlink()
+    fit.fit(trained, loader())
+    assert used.privacy.steps == 2

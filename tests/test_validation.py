@@ -156,7 +156,7 @@ class InADataModule(LightningDataModule):
 
 
 class LateHook(Callback):
-    def on_train_start(self, trainer, pl_module):
+    def on_train_epoch_start(self, trainer, pl_module):
         pl_module.hidden.weight.register_hook(lambda gradient: None)
 
 
@@ -218,6 +218,20 @@ class ExtraState(Classifier):
         return super().training_step(batch, batch_idx)
 
 
+class ConstantExtraState(Classifier):
+    def get_extra_state(self):
+        return {"scale": torch.ones(2), "version": [1, {"of": (torch.zeros(1),)}]}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_extra_state_that_stays_is_fine(tmp_path):
+    fit = trainer(tmp_path, strategy(), max_steps=1)
+    fit.fit(ConstantExtraState(), loader())
+    assert fit.strategy.privacy.steps == 1
+
+
 @pytest.mark.parametrize(("module", "name"), [(PersistentMetric, "seen.mean_value"), (ExtraState, "_extra_state")])
 def test_what_a_checkpoint_would_hold_of_the_records(tmp_path, module, name):
     refusal(tmp_path, rf"training_step changes .*{name}.* released without noise", module=module())
@@ -270,7 +284,7 @@ def mixup(items):
             lambda: CombinedLoader({"a": loader(), "b": loader()}),
             r"comes from several loaders. Use one DataLoader",
         ),
-        (lambda: loader(collate_fn=mixup), r"collate function mixes records \(like MixUp or CutMix\)"),
+        (lambda: loader(collate_fn=mixup), r"collate function mixes records \(like MixUp or CutMix"),
         (lambda: loader(batch_size=61), r"expected batch size 61 is above the number of records 60"),
     ],
 )

@@ -46,19 +46,21 @@ def released(*, uses_basis: bool, private: bool) -> list[str]:
 def not_covered(
     *,
     logged: Sequence[str],
+    kept: Sequence[str],
     left: Sequence[str],
     log_nonprivate: bool,
     has_public_data: bool,
     carried_steps: int | None,
 ) -> list[str]:
-    """What ε does not cover. `logged` is what training_step logs, `left` what of it was ever passed on.
+    """What ε does not cover. `logged` is what training logs, `left` what of it was ever passed on.
 
     `carried_steps` are those known from a checkpoint whose ledger was lost, which may be 0; None if none was lost.
     """
     lines = [
         _logged_line(logged, left, log_nonprivate),
-        "Callbacks, hooks, prints: what code of the user writes about a training batch by other ways than self.log in "
-        "training_step is not seen by this package.",
+        "Callbacks, hooks, prints: what code of the user writes about training records by other ways than self.log is "
+        "not seen by this package; nor what hooks of validation log of values that training_step keeps"
+        + (f" (it keeps some in {', '.join(kept)})." if kept else "."),
         "Validation and test records: their figures are exact, and choices made by them are not counted.",
         "Hyper-parameters: values tuned on the training records in other runs; see the cost of selection.",
         "Preprocessing: whatever was fitted on the training records before training, such as their mean.",

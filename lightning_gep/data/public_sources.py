@@ -114,9 +114,9 @@ class ImageNet(CachedImages):
         return [self._npz] if self._npz.is_file() else None
 
     def details(self) -> dict[str, str | None]:
-        """Whether they are those of the .npz or of a split."""
-        chosen = self._npz.name if self._npz.is_file() else self.split if self._folder.is_dir() else None
-        return {**super().details(), "from": chosen}
+        """Which split, and whether they are those of the .npz or of the folder."""
+        there = (path.name for path in (self._npz, self._folder) if path.exists())
+        return {**super().details(), "split": self.split, "from": next(there, None)}
 
     @property
     def _npz(self) -> Path:

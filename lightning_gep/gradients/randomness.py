@@ -108,6 +108,9 @@ def _substitute(
     if name == "gumbel_softmax":
         return _softmax(*args, **kwargs)
     result = function(*args, **kwargs)
+    if name == "uniform_":
+        low, high = _bounds(args, kwargs)
+        return _filled(name, result, low + level * (high - low))
     if name in DRAWS:
         return _filled(name, result, level)
     if name in COINS:
@@ -125,6 +128,12 @@ def _lowest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """The lower bound in the arguments of randint: given by name, or the first of two whole numbers."""
     bounds = [arg for arg in args if isinstance(arg, int)]
     return int(kwargs.get("low", bounds[0] if len(bounds) > 1 else 0))
+
+
+def _bounds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[float, float]:
+    """The range of uniform_, given by position or by name."""
+    given = dict(zip(("from", "to"), args[1:3], strict=False)) | kwargs
+    return float(given.get("from", 0.0)), float(given.get("to", 1.0))
 
 
 def _filled(name: str, result: Tensor, value: float) -> Tensor:

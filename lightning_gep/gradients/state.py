@@ -82,6 +82,28 @@ def attributes(module: nn.Module) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def noted_traces(module: nn.Module) -> Iterator[list[str]]:
+    """Inside, attributes of the module may change; on leaving, the list has the names of those that did."""
+    names: list[str] = []
+    values = attributes(module)  # held, so that no new object can have the address of one of them
+    before = {name: _fingerprint(value) for name, value in values.items()}
+    yield names
+    now = {name: _fingerprint(value) for name, value in attributes(module).items()}
+    names += sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
+
+
+def _fingerprint(value: Any, depth: int = 3) -> Any:
+    """Differs if something was put into, taken out of or written to a value; other libraries' objects are not seen."""
+    if isinstance(value, Tensor):
+        return id(value), value._version
+    if isinstance(value, int | float | str | None):
+        return value
+    if isinstance(value, list | dict | set | tuple) and depth:
+        return id(value), tuple(_fingerprint(item, depth - 1) for item in _items(value))
+    return id(value)
+
+
 def escaped_tensors(module: nn.Module) -> list[str]:
     """Names of the attributes that hold tensors of a finished vmap, which nothing can read."""
     return sorted(
@@ -137,6 +159,10 @@ def _same(tensor: Tensor | None, values: Tensor | None) -> bool:
 def _equal(first: Any, second: Any) -> bool:
     if isinstance(first, Tensor) and isinstance(second, Tensor):
         return _same(first, second)
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(_equal(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(_equal(a, b) for a, b in zip(first, second, strict=True))
     try:
         return pickle.dumps(first) == pickle.dumps(second)
     except Exception:  # what cannot be compared may have changed
