@@ -66,9 +66,12 @@ class StepGradients:
             return
         if self.seed is None:
             renew_random_states()
+        for microbatch in microbatches(batch, self.microbatch):
+            yield self._rows(microbatch)
+
+    def _rows(self, microbatch: Any) -> Tensor:
         with recorded_logs(self.module):
-            for microbatch in microbatches(batch, self.microbatch):
-                yield self.backend(microbatch).to(self.device)
+            return self.backend(microbatch).to(self.device)
 
     def of_public(
         self,
@@ -98,10 +101,10 @@ class StepGradients:
             return held
 
         def sweep() -> Iterator[Tensor]:
-            with recorded_logs(self.module), untouched(self.module), train_mode(self.module):
+            with untouched(self.module), train_mode(self.module):
                 for batch in records():
                     for microbatch in microbatches(to_device(batch), size):
-                        yield self.backend(microbatch).to(self.device)
+                        yield self._rows(microbatch)
 
         return sweep
 

@@ -232,3 +232,18 @@ def test_what_training_step_keeps_is_named_at_the_start_and_on_the_card(tmp_path
 def test_the_guard_knows_all_that_is_logged_here(tmp_path):
     fit = fitted(tmp_path, strategy(epsilon=5.0), [PrivacyMonitor(), PerformanceMonitor()])
     assert {name for name in fit.callback_metrics if name.startswith(("privacy/", "performance/"))} == OWN_NAMES
+
+
+class FailsLater(LogsPastLightning):
+    def training_step(self, batch, batch_idx):
+        if self.trainer.global_step == 2:
+            raise RuntimeError("no more")
+        return super().training_step(batch, batch_idx)
+
+
+def test_after_a_failure_the_loggers_are_those_of_the_user(tmp_path):
+    logger = CSVLogger(tmp_path)
+    fit = trainer(tmp_path, strategy(gradients="loop"), logger=logger)
+    with pytest.raises(RuntimeError, match="no more") as raised:
+        fit.fit(FailsLater(), loader())
+    assert fit.loggers == [logger], raised
