@@ -90,6 +90,8 @@ def check_module(module: LightningModule, optimizers: list[Optimizer]) -> None:
 def check_no_gradient_hooks(module: LightningModule) -> None:
     """Raises ConfigurationError if something would see gradients before the noise."""
     hooked = [name for name, p in module.named_parameters() if p._backward_hooks]
+    hooked += [name or "the module" for name, part in module.named_modules() if part._backward_hooks]
+    hooked += [name or "the module" for name, part in module.named_modules() if part._backward_pre_hooks]
     if hooked:
         raise ConfigurationError(
             f"Hooks on the gradients of {', '.join(hooked[:3])}{', …' if len(hooked) > 3 else ''} would see them "

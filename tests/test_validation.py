@@ -115,9 +115,23 @@ class Hooked(Classifier):
         self.hidden.weight.register_hook(lambda gradient: None)
 
 
+class HookedLayer(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.hidden.register_full_backward_hook(lambda layer, inputs, outputs: None)
+
+
+class HookedBeforeLayer(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.hidden.register_full_backward_pre_hook(lambda layer, outputs: None)
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
+        (HookedLayer, r"Hooks on the gradients of hidden would see them before the noise"),
+        (HookedBeforeLayer, r"Hooks on the gradients of hidden would see them before the noise"),
         (Manual, r"automatic_optimization=False: with manual optimisation"),
         (TwoOptimizers, r"configure_optimizers returns several optimizers"),
         (lambda: Classifier(lambda params: torch.optim.LBFGS(params)), r"LBFGS evaluates the loss several times"),
