@@ -11,6 +11,7 @@ from recipes import (
     random_basis,
     table1,
     thresholds,
+    tuning,
 )
 from recipes.running.cells import Run
 
@@ -19,6 +20,7 @@ TABLES = (
     thresholds.TABLE,
     mnist_epsilon2.TABLE,
     mnist_larger_epsilon.TABLE,
+    tuning.TABLE,
     linear_probe.TABLE,
     first_epochs.TABLE,
     auxiliary_data.TABLE,
@@ -39,6 +41,7 @@ def runs_in_order() -> list[Run]:
         *table1.TABLE.runs(["mnist_*_eps2"]),
         *mnist_epsilon2.TABLE.runs(),
         *mnist_larger_epsilon.TABLE.runs(),
+        *tuning.TABLE.runs(),
         *table1.TABLE.runs(["mnist_*"]),
         *table1.TABLE.runs(["svhn_ordinary_*"]),
     ]

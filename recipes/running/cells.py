@@ -61,6 +61,8 @@ class Table:
     cells: tuple[Cell, ...]
     headline: str = "GEP"
     """The line whose figures stand for the table where there is room for few."""
+    judged_by: str = "test_accuracy"
+    """Which figure of a result stands for a run: `validation_accuracy` where settings are chosen by it."""
     follows: str = "test_accuracy"
     """Which curve of a result its picture shows."""
 

@@ -55,7 +55,7 @@ def command(name: str) -> str:
 def headline(table: Table, results: Mapping[str, list[Result]]) -> list[str]:
     """The figures of the table's most telling line, as far as there are any."""
     cells = [cell for cell in table.cells if cell.line == table.headline and results[cell.name]]
-    figures = [f"{cell.panel}{_at_k(cell)}: {accuracy(results[cell.name], 'test_accuracy')}" for cell in cells]
+    figures = [f"{cell.panel}{_at_k(cell)}: {accuracy(results[cell.name], table.judged_by)}" for cell in cells]
     return [f"{table.headline}: {'; '.join(figures)}."] if figures else []
 
 

@@ -10,6 +10,7 @@ from recipes.running.cells import Cell, Table
 from recipes.running.outcome import Result
 
 WIDTH = 118
+OURS = {"test_accuracy": "ours, %", "validation_accuracy": "validation, %"}
 
 Column = Callable[[Cell, list[Result]], str]
 
@@ -17,17 +18,18 @@ Column = Callable[[Cell, list[Result]], str]
 def section(table: Table, results: dict[str, list[Result]], heading: str = "") -> list[str]:
     """One table, with the columns that there is something for."""
     found = [result for runs in results.values() for result in runs]
-    columns: dict[str, Column] = {
+    paper: dict[str, Column] = {
         "published, %": lambda cell, _: published(cell),
         "its true ε": lambda cell, _: NOTHING if cell.published_epsilon is None else f"{cell.published_epsilon:g}",
-        "ours, %": lambda _, runs: accuracy(runs, "test_accuracy") or "not run",
+    }
+    columns: dict[str, Column] = {
+        **(paper if any(cell.published is not None for cell in table.cells) else {}),
+        OURS[table.judged_by]: lambda _, runs: accuracy(runs, table.judged_by) or "not run",
         "runs": lambda cell, runs: f"{len(runs)} of {len(cell.seeds)}",
         "ε": lambda _, runs: rounded_up(max((float(run["epsilon"]) for run in runs), default=None)),
         "steps": lambda _, runs: span([run["steps"] for run in runs]),
         "time": lambda _, runs: duration(mean([run["seconds"] for run in runs])),
     }
-    if any(result["validation_accuracy"] is not None for result in found):
-        columns["validation, %"] = lambda _, runs: accuracy(runs, "validation_accuracy") or NOTHING
     if any("nonprivate_projection_error" in result["curves"] for result in found):
         columns["projection error"] = lambda _, runs: errors(runs)
     lines = [f"{heading}{table.title}", "", *textwrap.wrap(table.about, WIDTH), ""]
@@ -41,7 +43,7 @@ def section(table: Table, results: dict[str, list[Result]], heading: str = "") -
 def in_short(table: Table, results: dict[str, list[Result]]) -> list[str]:
     """One line for each cell, also for those that are open."""
     lines = [
-        f"  {cell.panel}: {cell.label}: {accuracy(runs, 'test_accuracy') or 'not run'}"
+        f"  {cell.panel}: {cell.label}: {accuracy(runs, table.judged_by) or 'not run'}"
         + (f" ({len(runs)} of {len(cell.seeds)} runs)" if 0 < len(runs) < len(cell.seeds) else "")
         for cell, runs in ((cell, results[cell.name]) for cell in table.cells)
     ]

@@ -45,7 +45,7 @@ def draw_curves(table: Table, results: dict[str, list[Result]], file: Path) -> N
             _draw_runs(axis, table.follows, cell, results[cell.name], colours[cell.label])
         _finish(axis, title, "epochs", table.follows, legend=not in_words)
         if in_words:
-            _draw_ends(axes[2 * number + 1], cells, results, colours)
+            _draw_ends(axes[2 * number + 1], table, cells, results, colours)
     _save(figure, file)
 
 
@@ -59,15 +59,17 @@ def _draw_runs(axis: Any, follows: str, cell: Cell, runs: list[Result], colour: 
         axis.axhline(cell.published, color=colour, linestyle=":", linewidth=1)
 
 
-def _draw_ends(axis: Any, cells: list[Cell], results: dict[str, list[Result]], colours: dict[str, str]) -> None:
+def _draw_ends(
+    axis: Any, table: Table, cells: list[Cell], results: dict[str, list[Result]], colours: dict[str, str]
+) -> None:
     """A row for each cell: a dot for every run's accuracy at the end, a bar for their mean."""
     for row, cell in enumerate(cells):
-        ends = [100 * result["test_accuracy"] for result in results[cell.name]]
+        ends = [100 * result[table.judged_by] for result in results[cell.name]]
         axis.plot(ends, [row] * len(ends), "o", color=colours[cell.label], markersize=4)
         axis.plot([statistics.fmean(ends)], [row], "|", color=colours[cell.label], markersize=14)
     axis.set_yticks(range(len(cells)), [textwrap.fill(cell.label, LABEL_WIDTH) for cell in cells], fontsize=7)
     axis.set_ylim(len(cells) - 0.5, -0.5)
-    _finish(axis, "at the end", "test accuracy, %", "", legend=False)
+    _finish(axis, "at the end", in_percent(table.judged_by), "", legend=False)
 
 
 def draw_over_k(table: Table, results: dict[str, list[Result]], file: Path) -> None:
@@ -78,7 +80,7 @@ def draw_over_k(table: Table, results: dict[str, list[Result]], file: Path) -> N
     for axis, (title, cells) in zip(axes, panels.items(), strict=True):
         for line in dict.fromkeys(cell.line for cell in cells):
             found = [
-                (cell.k, [100 * result["test_accuracy"] for result in results[cell.name]])
+                (cell.k, [100 * result[table.judged_by] for result in results[cell.name]])
                 for cell in cells
                 if cell.line == line and cell.k is not None
             ]
@@ -88,7 +90,7 @@ def draw_over_k(table: Table, results: dict[str, list[Result]], file: Path) -> N
             ks = [k for k, _ in found]
             axis.errorbar(ks, middle, [below, above], color=colours[line], marker="o", capsize=2, label=line)
         axis.set_xticks(sorted({cell.k for cell in cells if cell.k is not None}))
-        _finish(axis, title, "basis vectors k", "test_accuracy")
+        _finish(axis, title, "basis vectors k", table.judged_by)
     _save(figure, file)
 
 
@@ -126,10 +128,15 @@ def _canvas_in_words(panels: dict[str, list[Cell]]) -> tuple[Figure, list[Any]]:
 def _finish(axis: Any, title: str, over: str, shown: str, *, legend: bool = True) -> None:
     axis.set_title(title, fontsize=10)
     axis.set_xlabel(over)
-    axis.set_ylabel(f"{shown.replace('_', ' ')}, %" if shown else "")
+    axis.set_ylabel(in_percent(shown) if shown else "")
     axis.grid(alpha=0.25)
     if legend:
         axis.legend(fontsize=7, frameon=False)
+
+
+def in_percent(name: str) -> str:
+    """What an axis is called."""
+    return f"{name.replace('_', ' ')}, %"
 
 
 def _save(figure: Figure, file: Path) -> None:
