@@ -11,7 +11,14 @@ from torch.utils.data import DataLoader, default_collate
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, constants, record_leaves, take
-from lightning_gep.gradients.randomness import LEVELS, SEEDS, quiet, random_state_kept, seed_everywhere
+from lightning_gep.gradients.randomness import (
+    LEVELS,
+    SEEDS,
+    SEEDS_AT_A_LEVEL,
+    quiet,
+    random_state_kept,
+    seed_everywhere,
+)
 from lightning_gep.gradients.state import (
     changed_tensors,
     changed_values,
@@ -81,7 +88,8 @@ def mixes(make: Make, available: int) -> bool:
     with random_state_kept():
         if any(_mixes_once(_seeded(make, seed), size) for seed in SEEDS):
             return True
-        return any(_mixes_if_it_runs(_seeded(quiet(make, level), 0), size) for level in LEVELS)
+        at_levels = ((quiet(make, level), seed) for level in LEVELS for seed in SEEDS_AT_A_LEVEL)
+        return any(_mixes_if_it_runs(_seeded(way, seed), size) for way, seed in at_levels)
 
 
 def _seeded(make: Make, seed: int) -> Make:

@@ -13,6 +13,7 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.fresh_randomness import renew_random_states
 from lightning_gep.gradients import choose_backend, microbatches, untouched
 from lightning_gep.gradients.batches import take
+from lightning_gep.gradients.checks import check_still_apart
 from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.gradients.state import noted_traces
 from lightning_gep.groups import ParameterGroups
@@ -50,6 +51,11 @@ class StepGradients:
                 self.backend(take(public_batch, slice(0, 2)))
         self.kept = [name for name in traces if not name.rpartition(".")[2].startswith("_")]
         return recorder.names
+
+    def check_again(self, public_batch: Any) -> None:
+        """Raises ConfigurationError if training_step has begun to mix records since the backend was chosen."""
+        with recorded_logs(self.module), train_mode(self.module):
+            check_still_apart(self.backend, public_batch)
 
     def loss(self, batch: Any) -> Tensor:
         """The loss of training_step on a batch, under the trainer's precision."""

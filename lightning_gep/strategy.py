@@ -149,7 +149,7 @@ class GEPStrategy(ProcessStrategy):
         self._card: RunCard | None = None
         self._batch: Any = None
         self._released_batch: int | None = None
-        self._transfer_checked_in: int | None = None
+        self._checked_in: int | None = None
         self._evaluated: PrivacyAccount | None = None
         self._log_guard: LogGuard | None = None
         self._own_randomness = ExitStack()
@@ -250,7 +250,7 @@ class GEPStrategy(ProcessStrategy):
             announce_kept(self._gradients.kept)
         self._card = self._make_card(trainer, groups, logged, saved) if self.is_global_zero else None
         # Not before: Lightning has put the weights of a checkpoint into the module, and if it is refused they stay.
-        self._saved, self._released_batch, self._transfer_checked_in = None, None, None
+        self._saved, self._released_batch, self._checked_in = None, None, None
         # A new secret for every fit, also after a resume: the same on all ranks, and on no disk.
         secret = Secret(self.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)
         return PoissonSampler(
@@ -280,11 +280,16 @@ class GEPStrategy(ProcessStrategy):
         return self._gradients.choose_backend(self._like_a_training_batch(batch), self.cost.gradients)
 
     def _check_transfer(self) -> None:
-        """Once an epoch, since some begin to mix records after a few."""
-        if self._transfer_checked_in != self._trainer.current_epoch:
-            self._transfer_checked_in = self._trainer.current_epoch
-            with train_mode(self._module):
-                check_transfer(self._module, self._trial_batch, self._like_a_training_batch)
+        with train_mode(self._module):
+            check_transfer(self._module, self._trial_batch, self._like_a_training_batch)
+
+    def _check_once_an_epoch(self) -> None:
+        """What was checked before training, since some begin to mix records after a few epochs."""
+        if self._checked_in != self._trainer.current_epoch:
+            self._checked_in = self._trainer.current_epoch
+            self._check_transfer()
+            with random_state_kept():
+                self._gradients.check_again(self._like_a_training_batch(self._trial_batch))
 
     def _choose_thresholds(self) -> Thresholds:
         """What the user left to "auto", chosen on public records by the first process."""
@@ -354,7 +359,7 @@ class GEPStrategy(ProcessStrategy):
         """
         check_no_accumulation(self._trainer)
         check_no_gradient_hooks(self._module)  # which callbacks and module may have set at any time
-        self._check_transfer()
+        self._check_once_an_epoch()
         batch = self._trainer.fit_loop.total_batch_idx
         if batch == self._released_batch:
             raise ConfigurationError(

@@ -164,6 +164,52 @@ def test_mixing_that_begins_in_a_later_epoch_ends_the_training_there(tmp_path):
     assert used.privacy.steps == 3
 
 
+class MixesInTrainingStepLater(Classifier):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step((pairs(x), y) if self.current_epoch > 0 else batch, batch_idx)
+
+
+class MixesAtTimesLater(Classifier):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        mixed = self.current_epoch > 0 and torch.rand(1).item() < 1e-4
+        return super().training_step((pairs(x), y) if mixed else batch, batch_idx)
+
+
+class RemembersLater(Classifier):
+    last = None
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        before, self.last = self.last, x.mean(0, keepdim=True).detach()
+        remembers = self.current_epoch > 0 and before is not None
+        return super().training_step((x + before, y) if remembers else batch, batch_idx)
+
+
+@pytest.mark.parametrize(
+    ("module", "gradients", "message"),
+    [
+        (MixesInTrainingStepLater, "hooks", "gradient of a record depends on the other records in its batch"),
+        (MixesAtTimesLater, "hooks", "With some random numbers the gradient of a record depends on the others"),
+        (RemembersLater, "loop", "training_step remembers"),
+        (RemembersLater, "hooks", "training_step remembers"),
+    ],
+)
+def test_a_training_step_that_mixes_from_a_later_epoch_on_ends_the_training_there(module, gradients, message, tmp_path):
+    used = strategy(gradients=gradients)
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(tmp_path, used).fit(module(), loader(batch_size=20))
+    assert used.privacy.steps == 3
+
+
+@pytest.mark.parametrize("gradients", ["functional", "loop"])
+def test_records_that_meet_no_other_may_be_trained_on_with_what_would_mix_a_batch(gradients, tmp_path):
+    used = strategy(gradients=gradients)
+    trainer(tmp_path, used).fit(MixesInTrainingStepLater(), loader(batch_size=20))
+    assert used.privacy.steps > 3
+
+
 class Sums(Classifier):
     def __init__(self):
         super().__init__()

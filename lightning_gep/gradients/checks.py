@@ -1,11 +1,14 @@
-"""Checks on public data, before training: that per-sample gradients make sense for a loss, and that a backend is right.
+"""Checks on public data: that per-sample gradients make sense for a loss, and that a backend is right.
+
+All of them before training, and once an epoch that records have not begun to mix.
 
 Backends are compared with the gradient of the loss on each record alone. That is what training needs only if the loss
 of a batch is the mean over its records and no record touches another, so this is checked first.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -16,7 +19,7 @@ from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.comparison import close, disagreement, magnitudes, relative_errors, worst
 from lightning_gep.gradients.interface import Backend, GradientError, LossFunction
 from lightning_gep.gradients.precision import HALF_TOLERANCE
-from lightning_gep.gradients.randomness import LEVELS, SEEDS
+from lightning_gep.gradients.randomness import LEVELS, SEEDS, SEEDS_AT_A_LEVEL, random_state_kept
 from lightning_gep.gradients.reference import (
     REENTRANT,
     SEED,
@@ -33,10 +36,13 @@ from lightning_gep.gradients.state import (
     changed_values,
     escaped_tensors,
     named_tensors,
+    parameters_kept,
     saved_beside_tensors,
     untouched,
 )
 from lightning_gep.groups import ParameterGroups
+
+Outcome = TypeVar("Outcome")
 
 RECORDS = 6
 """Public records that the checks use: enough to see mixing, few enough to loop over, in double precision too."""
@@ -53,17 +59,36 @@ def check_loss(module: nn.Module, loss_function: LossFunction, groups: Parameter
     in it, and half precision is not relied on at all. The module is left as it was, except for parameters that the loss
     changes; random states are not.
     """
-    probe = Probe(module, loss_function, groups)
+    return _judged(_checked, Probe(module, loss_function, groups), public_batch)
+
+
+def check_still_apart(backend: Backend, public_batch: Any) -> None:
+    """Raises ConfigurationError if records have begun to touch each other since `check_loss` found that they do not.
+
+    Under vmap they cannot. Alone, one after the other, they can by what training_step remembers; together, as with
+    hooks, in any way. The module and the random states are left as they were.
+    """
+    if backend.name == "functional":
+        return
+    together = [check_records_apart, check_records_apart_by_chance] if backend.name == "hooks" else []
+    probe = Probe(backend.module, backend.loss_function, backend.groups)
+    with random_state_kept(), parameters_kept(backend.module):
+        for check in (*together, check_no_memory):
+            _judged(check, probe, public_batch)
+
+
+def _judged(check: Callable[[Probe, Any], Outcome], probe: Probe, public_batch: Any) -> Outcome:
+    """The check in the precision of training; if it fails there, or that is half precision, in double if it can be."""
     batch = _some_records(probe, public_batch)
     if probe.tolerance(batch) >= HALF_TOLERANCE:
-        return _checked(in_double(probe, batch) or probe, batch)
+        return check(in_double(probe, batch) or probe, batch)
     try:
-        return _checked(probe, batch)
+        return check(probe, batch)
     except ConfigurationError:
         finer = in_double(probe, batch)
         if finer is None:
             raise
-    return _checked(finer, batch)
+    return check(finer, batch)
 
 
 def fault_of(backend: type[Backend], reference: Reference) -> str | None:
@@ -79,7 +104,7 @@ def fault_of(backend: type[Backend], reference: Reference) -> str | None:
                     "cannot be checked, since the loss is random in training mode, and terms outside layers would be "
                     "lost"
                 )
-            if mixes_sometimes(reference):
+            if mixes_sometimes(reference.probe, reference.batch):
                 return "would mix records, as training_step does with some random numbers"
         return _wrong_rows(backend, reference) or _wrong_at_work(backend, reference)
     except Exception as error:  # the user's code runs in a way it was not written for: anything may be raised
@@ -153,6 +178,14 @@ def check_records_apart(probe: Probe, batch: Any) -> None:
         raise ConfigurationError(f"The gradient of a record depends on the other records in its batch. {_mixer(probe)}")
 
 
+def check_records_apart_by_chance(probe: Probe, batch: Any) -> None:
+    """Raises ConfigurationError if records touch each other with some random numbers."""
+    if mixes_sometimes(probe, batch):
+        raise ConfigurationError(
+            f"With some random numbers the gradient of a record depends on the others in its batch. {_mixer(probe)}"
+        )
+
+
 def _mixed(probe: Probe, batch: Any, seed: int = SEED) -> bool:
     n = batch_size(batch)
     share = max(1, n // 4)
@@ -164,22 +197,22 @@ def _mixed(probe: Probe, batch: Any, seed: int = SEED) -> bool:
     return not close(both + none, first + second, probe.tolerance(batch))
 
 
-def mixes_sometimes(reference: Reference) -> bool:
+def mixes_sometimes(probe: Probe, batch: Any) -> bool:
     """Whether records touch each other with some random numbers, as with a MixUp that a coin decides on.
 
     It matters where the loss is called on several records at once; alone, or under vmap, a record has no other.
     """
-    probe = replace(reference.probe, is_quiet=False)
+    probe = replace(probe, is_quiet=False)
     at_levels = (replace(probe, is_quiet=True, level=level) for level in LEVELS)
-    return any(_mixed(probe, reference.batch, seed) for seed in SEEDS) or any(
-        _mixed_if_it_runs(way, reference.batch) for way in at_levels
+    return any(_mixed(probe, batch, seed) for seed in SEEDS) or any(
+        _mixed_if_it_runs(way, batch, seed) for way in at_levels for seed in SEEDS_AT_A_LEVEL
     )
 
 
-def _mixed_if_it_runs(probe: Probe, batch: Any) -> bool:
+def _mixed_if_it_runs(probe: Probe, batch: Any, seed: int) -> bool:
     """The same with random numbers so extreme that code may not be made for them, such as log(0)."""
     try:
-        return bool(torch.isfinite(probe.gradient(batch)).all()) and _mixed(probe, batch)
+        return bool(torch.isfinite(probe.gradient(batch, seed)).all()) and _mixed(probe, batch, seed)
     except Exception:  # whatever the user's code raises then
         return False
 

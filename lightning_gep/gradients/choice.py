@@ -8,7 +8,7 @@ from lightning_gep.checks import one_of
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.checks import check_loss, fault_of
 from lightning_gep.gradients.functional import FunctionalGradients
-from lightning_gep.gradients.interface import Backend, LossFunction, PerSampleGradients
+from lightning_gep.gradients.interface import Backend, LossFunction
 from lightning_gep.gradients.loop import LoopGradients
 from lightning_gep.gradients.memory import records_at_once
 from lightning_gep.gradients.randomness import random_state_kept
@@ -20,7 +20,7 @@ FASTEST_FIRST = ("functional", "hooks", "loop")
 
 def choose_backend(
     module: nn.Module, loss_function: LossFunction, groups: ParameterGroups, public_batch: Any, how: str = "auto"
-) -> PerSampleGradients:
+) -> Backend:
     """The fastest backend that gives the right gradients on a public batch, or the one asked for.
 
     Guarantee: on the records of `public_batch` the gradients are those of the loss on each record alone, their mean is

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import reduce
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -19,37 +19,26 @@ class GradientError(RuntimeError):
     """A module or a batch whose per-sample gradients cannot be computed rightly in the way that was tried."""
 
 
-class PerSampleGradients(Protocol):
-    """A microbatch of b records → their gradients (b × p), at least in float32, columns as in `groups.flatten`.
-
-    Row i is the gradient of the loss on record i alone; it is zero where the loss does not depend on a parameter. An
-    empty batch gives a tensor of shape (0, p), and the user's code is not called.
-    """
-
-    name: str
-    """ "functional", "hooks" or "loop"."""
-    reason: str
-    """Why this one was chosen, for the user."""
-
-    def __call__(self, batch: Any) -> Tensor:
-        """The gradients of the records of one microbatch, a row each."""
-        ...
-
-
 class Backend(ABC):
     """A way of computing per-sample gradients, bound to a module and the loss of its training step.
+
+    A microbatch of b records → their gradients (b × p), at least in float32, columns as in `groups.flatten`. Row i is
+    the gradient of the loss on record i alone; it is zero where the loss does not depend on a parameter. An empty batch
+    gives a tensor of shape (0, p), and the user's code is not called.
 
     Guarantee: parameters, their `.grad`, and the module's hooks and modes are left as they were. A call that changes
     one of the module's buffers raises GradientError: the change would be released without noise.
     """
 
     name: str
+    """ "functional", "hooks" or "loop"."""
 
     def __init__(self, module: nn.Module, loss_function: LossFunction, groups: ParameterGroups) -> None:
         self.module = module
         self.loss_function = loss_function
         self.groups = groups
         self.reason = f"{self.name}: not checked"
+        """Why this one was chosen, for the user."""
         self.records_at_once: int | None = None
         """How many records are differentiated together, None for a whole microbatch: their activations take memory."""
 

@@ -27,10 +27,11 @@ DRAWS = {
 }
 COINS = {"bernoulli", "bernoulli_"}
 INTEGERS = {"randint", "randint_like", "multinomial"}
-SEEDS = range(16)
+SEEDS, SEEDS_AT_A_LEVEL = range(16), range(8)
 LEVELS = (0.0, 1 - 2**-20)
 """For what happens with some random numbers only. In the place of those between 0 and 1, a coin that torch throws falls
-either way at one of these levels, however rarely it does otherwise."""
+either way at one of these levels, however rarely it does otherwise. Permutations stay random, and one may leave all in
+their places, so each level has several seeds."""
 
 
 @contextmanager

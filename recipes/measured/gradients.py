@@ -15,7 +15,7 @@ from lightning_gep.cli.configs import config_directory
 from lightning_gep.clipping import row_norms
 from lightning_gep.data.splits import drawn_rows
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients import PerSampleGradients, choose_backend, microbatches
+from lightning_gep.gradients import Backend, choose_backend, microbatches
 from lightning_gep.groups import ParameterGroups
 from lightning_gep.public_data import PublicStream
 from lightning_gep.subspace import Anchors
@@ -49,7 +49,7 @@ class MeasuredGradients:
         self._public = datamodule.aux_dataloader()
 
     @cached_property
-    def _backend(self) -> PerSampleGradients:
+    def _backend(self) -> Backend:
         public = next(PublicStream(self._public).batches(RECORDS_CHECKED))
         return choose_backend(self.model, self._loss, self.groups, public, self.config.mechanism.gradients)
 
