@@ -1,5 +1,6 @@
 """Continuing a run: its state, its ledger, and the proof that the same guarantee is asked for."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,17 +8,59 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_gep.account import PrivacyAccount, check_same_plan
-from lightning_gep.errors import LedgerError
+from lightning_gep.errors import ConfigurationError, LedgerError
 from lightning_gep.plan import PrivacyPlan
 
+CHECKPOINT_KEY = "lightning_gep"
 
-def continued_plan(saved: PrivacyPlan, asked: PrivacyPlan, target_epsilon: float | None) -> PrivacyPlan:
-    """The saved plan, if what is asked for now differs in nothing but the length of training.
+
+class Resumption:
+    """What the next fit goes on from: a checkpoint that was loaded for it, the fit before it, or nothing."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        """Of the newest checkpoint that training went on from."""
+        self.saved: dict[str, Any] | None = None
+        """The state in it, until a fit has taken it over."""
+        self._evaluated: PrivacyAccount | None = None
+
+    def resume(self, checkpoint: dict[str, Any], path: Path) -> PrivacyAccount:
+        """A checkpoint was loaded to train on. Gives its account, or raises ConfigurationError if it has none."""
+        self._evaluated = None
+        saved = checkpoint.get(CHECKPOINT_KEY)
+        if saved is None:
+            raise ConfigurationError(
+                f"The checkpoint {path} has no privacy state, so its weights may know the training data. Resume a "
+                "checkpoint of a GEPStrategy run; load weights that are public into the module yourself."
+            )
+        self.saved, self.path = saved, path
+        return PrivacyAccount.from_state(saved["account"])
+
+    def evaluate(self, checkpoint: dict[str, Any], account: PrivacyAccount | None) -> PrivacyAccount | None:
+        """A checkpoint was loaded, but not to train on. Gives the account to report: the present one, or its own."""
+        saved = checkpoint.get(CHECKPOINT_KEY)
+        loaded = None if saved is None else PrivacyAccount.from_state(saved["account"])
+        if loaded is not None and (account is None or loaded.run_id != account.run_id):
+            self._evaluated = loaded
+        return loaded if account is None else account
+
+    def state(self, of_the_fit_before: Callable[[], dict[str, Any]] | None) -> dict[str, Any] | None:
+        """The state to go on from. Raises ConfigurationError if the weights are those of another private run."""
+        if self._evaluated is not None:
+            raise ConfigurationError(
+                f"The weights come from a checkpoint of a private run that had made {self._evaluated.steps} steps, so "
+                "a training that begins with them would count too few. Continue that run with "
+                "fit(..., ckpt_path=...), or start with a new module, strategy and trainer."
+            )
+        return of_the_fit_before() if self.saved is None and of_the_fit_before is not None else self.saved
+
+
+def check_same_guarantee(saved: PrivacyPlan, asked: PrivacyPlan, target_epsilon: float | None) -> None:
+    """Raises ConfigurationError if what is asked for now differs from the saved plan in more than its length.
 
     The noise stays what it was, so a longer training ends at the budget and a shorter one below it.
     """
     check_same_plan(saved, replace(asked, planned_steps=saved.planned_steps, target_epsilon=target_epsilon))
-    return saved
 
 
 def open_ledger(

@@ -145,6 +145,10 @@ class CostSettings:
         """Anchors of a refresh: the paper's 2000 from a cold start, a few for a basis that remembers."""
         return (2000 if self.subspace == "power" else DEFAULT_ANCHORS) if self.num_anchors is None else self.num_anchors
 
+    def anchors_due(self, k: int, *, filling: bool) -> int:
+        """Anchors of the next refresh; the first one of a basis that remembers has to fill it."""
+        return max(self.anchors, k) if filling and self.subspace == "tracked" else self.anchors
+
     @property
     def sweeps(self) -> int:
         """How often a refresh looks at each of its anchors."""

@@ -1,6 +1,6 @@
-"""Per-sample gradients of a LightningModule's training step, for private and for public records."""
+"""Per-sample gradients of a LightningModule's training step."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,6 @@ from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.gradients.state import noted_traces
 from lightning_gep.groups import ParameterGroups
 from lightning_gep.poisson_loader import EmptyBatch
-from lightning_gep.public_data import PublicStream
 from lightning_gep.quiet import recorded_logs
 
 
@@ -73,46 +72,12 @@ class StepGradients:
         if self.seed is None:
             renew_random_states()
         for microbatch in microbatches(batch, self.microbatch):
-            yield self._rows(microbatch)
+            yield self.rows(microbatch)
 
-    def _rows(self, microbatch: Any) -> Tensor:
+    def rows(self, microbatch: Any) -> Tensor:
+        """The gradients of a microbatch, a row each; what training_step logs is dropped."""
         with recorded_logs(self.module):
             return self.backend(microbatch).to(self.device)
-
-    def of_public(
-        self,
-        stream: PublicStream | None,
-        count: int,
-        step: int,
-        to_device: Callable[[Any], Any],
-        *,
-        at_once: int,
-        sweeps: int = 1,
-    ) -> Callable[[], Iterator[Tensor]]:
-        """Sweeps over the gradients of `count` public records, the same ones at each of `sweeps`; they leave no trace.
-
-        Records are held only where they are seen again, or where a seed must give the same ones whatever random numbers
-        the gradients use in between.
-        """
-        held: list[Any] = []
-        size = min(self.microbatch, at_once)
-
-        def records() -> Iterable[Any]:
-            assert stream is not None, "a mechanism with a basis has public data"
-            if sweeps == 1 and self.seed is None:
-                return stream.batches(count)
-            if not held:
-                with self.reproducible(step):
-                    held.extend(stream.batches(count, restart=self.seed is not None))
-            return held
-
-        def sweep() -> Iterator[Tensor]:
-            with untouched(self.module), train_mode(self.module):
-                for batch in records():
-                    for microbatch in microbatches(to_device(batch), size):
-                        yield self._rows(microbatch)
-
-        return sweep
 
     def put(self, gradient: Tensor) -> None:
         """Make a flat gradient the `.grad` of the parameters."""

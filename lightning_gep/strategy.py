@@ -23,12 +23,11 @@ from lightning_gep.card.software import software
 from lightning_gep.diagnostics import Diagnostics
 from lightning_gep.errors import ConfigurationError, LedgerError
 from lightning_gep.fresh_randomness import renew_random_states
-from lightning_gep.gradients.batches import take
 from lightning_gep.gradients.heap import keep_freed_memory
 from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.groups import Grouping, ParameterGroups
 from lightning_gep.mechanism import gradient_embedding_perturbation
-from lightning_gep.mixing import RECORDS_TRIED, check_collate, check_transfer
+from lightning_gep.mixing import check_collate
 from lightning_gep.noise import NoNoise, make_noise
 from lightning_gep.plan import PrivacyPlan
 from lightning_gep.poisson_loader import EmptyBatch, PoissonLoader
@@ -41,32 +40,30 @@ from lightning_gep.public_data import (
     stand_in_batch,
     stand_in_records,
 )
+from lightning_gep.public_gradients import PublicGradients
 from lightning_gep.quiet import LogGuard
 from lightning_gep.release import Clipping
-from lightning_gep.resumption import continued_plan, open_ledger
+from lightning_gep.release_checks import ReleaseChecks
+from lightning_gep.resumption import CHECKPOINT_KEY, Resumption, check_same_guarantee, open_ledger
 from lightning_gep.run_size import limited, steps_in_all
 from lightning_gep.sampling import PoissonSampler, Secret, seeded_secret
 from lightning_gep.settings import NOTHING_CHOSEN, Auto, CostSettings, PrivacySettings
 from lightning_gep.shared_basis import SharedBasis
 from lightning_gep.statistics import BatchStatistics
-from lightning_gep.step_gradients import StepGradients, train_mode
+from lightning_gep.step_gradients import StepGradients
 from lightning_gep.subspace import BasisSource, NoSubspace
-from lightning_gep.thresholds import Thresholds, choose_thresholds
+from lightning_gep.thresholds import Thresholds
 from lightning_gep.validation import (
     SEVERAL_LOADERS,
     SEVERAL_OPTIMIZERS,
     check_loader,
     check_module,
     check_monitors,
-    check_no_accumulation,
-    check_no_gradient_hooks,
     check_trainer,
 )
 from lightning_gep.variants import Split
 
-CHECKPOINT_KEY = "lightning_gep"
 PUBLIC_RECORDS_CHECKED = 64
-ANCHORS_FOR_THRESHOLDS, HELD_OUT_ANCHORS = 500, 200
 
 
 class GEPStrategy(ProcessStrategy):
@@ -142,15 +139,11 @@ class GEPStrategy(ProcessStrategy):
         )
         self.log_nonprivate, self.trust_checkpoint = log_nonprivate, trust_checkpoint
         self.privacy: PrivacyAccount | None = None
-        self._saved: dict[str, Any] | None = None
-        self._saved_in: Path | None = None
+        self._resumption = Resumption()
         self._has_train_loader = False
         self._public_records: PublicRecords | None = None
         self._card: RunCard | None = None
         self._batch: Any = None
-        self._released_batch: int | None = None
-        self._checked_in: int | None = None
-        self._evaluated: PrivacyAccount | None = None
         self._log_guard: LogGuard | None = None
         self._own_randomness = ExitStack()
         self._diagnostics: Diagnostics | None = None
@@ -216,42 +209,24 @@ class GEPStrategy(ProcessStrategy):
         self.settings.plan(NOTHING_CHOSEN, **size, steps=steps, noise_multiplier=0.0)
         if self.settings.epsilon is not None and steps is None:
             self.settings.plan(NOTHING_CHOSEN, **size, steps=None)
-        seed = self.settings.seed if self.settings.generator == "seeded" else None
-        keep_freed_memory(self.root_device)
-        microbatch = self.cost.microbatch_on(self.root_device, groups.num_parameters)
-        self._gradients = StepGradients(self._module, self.precision_plugin, groups, microbatch, seed)
-        self._public = self._find_public_data(trainer, loader)
-        logged = self._choose_backend(loader)
-        check_monitors(trainer, logged)
-
-        saved = self._state_to_continue()
-        if saved is None:
-            self._chosen = self._choose_thresholds()
-            plan = self.settings.plan(self._chosen, **size, steps=steps)
-            self.privacy = PrivacyAccount(plan, private=self.settings.private)
-        else:
-            self._chosen = Thresholds(**saved["chosen"])
-            if self.privacy is None:
-                self.privacy = PrivacyAccount.from_state(saved["account"])
-            before = self.privacy.plan
-            noise = self.settings.noise_multiplier
-            noise = before.event.noise_multiplier if noise is None else noise
-            asked = self.settings.plan(self._chosen, **size, steps=before.planned_steps, noise_multiplier=noise)
-            plan = continued_plan(before, asked, self.settings.epsilon)
-            self.privacy.private = self.privacy.private and self.settings.private
-        self._check_ranks_agree(plan)
+        logged = self._prepare_gradients(trainer, loader, groups)
+        has_fitted = self.privacy is not None and hasattr(self, "_basis_source")
+        saved = self._resumption.state(self._state if has_fitted else None)
+        self.privacy = self._new_account(steps, **size) if saved is None else self._continued_account(saved, **size)
+        self._check_ranks_agree(self.privacy.plan)
         self._open_ledger(self.privacy, saved)
         self._basis_source = self._make_basis_source(groups, saved)
         self._noise = make_noise(self.settings.generator, self.settings.seed) if self.is_global_zero else NoNoise()
-        announce(self.settings, self._chosen, plan, self._gradients.backend.reason)
+        announce(self.settings, self._chosen, self.privacy.plan, self._gradients.backend.reason)
         if logged:
             announce_logs(logged, passed_on=self.log_nonprivate)
         if self._gradients.kept:
             announce_kept(self._gradients.kept)
         self._card = self._make_card(trainer, groups, logged, saved) if self.is_global_zero else None
         # Not before: Lightning has put the weights of a checkpoint into the module, and if it is refused they stay.
-        self._saved, self._released_batch, self._checked_in = None, None, None
+        self._resumption.saved = None
         # A new secret for every fit, also after a resume: the same on all ranks, and on no disk.
+        seed = self._gradients.seed
         secret = Secret(self.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)
         return PoissonSampler(
             records,
@@ -261,6 +236,27 @@ class GEPStrategy(ProcessStrategy):
             rank=self.global_rank,
             world_size=self.world_size,
         )
+
+    def _prepare_gradients(self, trainer: Trainer, loader: DataLoader[Any], groups: ParameterGroups) -> list[str]:
+        """Find the public data and the way to compute gradients; gives the names that training_step logs."""
+        seed = self.settings.seed if self.settings.generator == "seeded" else None
+        keep_freed_memory(self.root_device)
+        microbatch = self.cost.microbatch_on(self.root_device, groups.num_parameters)
+        self._gradients = StepGradients(self._module, self.precision_plugin, groups, microbatch, seed)
+        public = self._find_public_data(trainer, loader)
+        self._anchors = PublicGradients(
+            self._gradients,
+            public,
+            self._like_a_training_batch,
+            at_once=self.cost.anchors,
+            sweeps=self.cost.sweeps,
+        )
+        batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
+        self._checks = ReleaseChecks(self._gradients, batch, self._like_a_training_batch)
+        self._checks.before_training()
+        logged = self._gradients.choose_backend(self._like_a_training_batch(batch), self.cost.gradients)
+        check_monitors(trainer, logged)
+        return logged
 
     def _find_public_data(self, trainer: Trainer, loader: DataLoader[Any]) -> PublicStream | None:
         self._public_records = None
@@ -272,37 +268,28 @@ class GEPStrategy(ProcessStrategy):
         self._public_records = check_public_data(public, loader)
         return PublicStream(public)
 
-    def _choose_backend(self, loader: DataLoader[Any]) -> list[str]:
-        public = self._public
-        batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
-        self._trial_batch = take(batch, slice(0, RECORDS_TRIED))
-        self._check_transfer()
-        return self._gradients.choose_backend(self._like_a_training_batch(batch), self.cost.gradients)
+    def _new_account(self, steps: int | None, **size: int) -> PrivacyAccount:
+        self._chosen = self._choose_thresholds()
+        return PrivacyAccount(self.settings.plan(self._chosen, **size, steps=steps), private=self.settings.private)
 
-    def _check_transfer(self) -> None:
-        with train_mode(self._module):
-            check_transfer(self._module, self._trial_batch, self._like_a_training_batch)
-
-    def _check_once_an_epoch(self) -> None:
-        """What was checked before training, since some begin to mix records after a few epochs."""
-        if self._checked_in != self._trainer.current_epoch:
-            self._checked_in = self._trainer.current_epoch
-            self._check_transfer()
-            with random_state_kept():
-                self._gradients.check_again(self._like_a_training_batch(self._trial_batch))
+    def _continued_account(self, saved: dict[str, Any], **size: int) -> PrivacyAccount:
+        """The account of the run before. Raises ConfigurationError unless the same guarantee is asked for again."""
+        account = self.privacy
+        assert account is not None, "it comes with the state"
+        self._chosen = Thresholds(**saved["chosen"])
+        before, noise = account.plan, self.settings.noise_multiplier
+        noise = before.event.noise_multiplier if noise is None else noise
+        asked = self.settings.plan(self._chosen, **size, steps=before.planned_steps, noise_multiplier=noise)
+        check_same_guarantee(before, asked, self.settings.epsilon)
+        account.private = account.private and self.settings.private
+        return account
 
     def _choose_thresholds(self) -> Thresholds:
         """What the user left to "auto", chosen on public records by the first process."""
         if not self.settings.leaves_choices:
             return self.settings.fill_in(NOTHING_CHOSEN)
-        chosen = None
-        if self.is_global_zero:
-            k = None if self.settings.k == "auto" else self.settings.k
-            anchors = max(ANCHORS_FOR_THRESHOLDS, k or 0)
-            held_out = torch.cat(list(self._anchors(HELD_OUT_ANCHORS, step=-1)()))
-            fit = self._anchors(anchors, step=-2)
-            chosen = choose_thresholds(fit, held_out, self._gradients.groups.sizes, k=k, num_anchors=anchors)
-        chosen = self.broadcast(chosen)
+        k = None if self.settings.k == "auto" else self.settings.k
+        chosen = self.broadcast(self._anchors.thresholds(k) if self.is_global_zero else None)
         assert chosen is not None
         return self.settings.fill_in(chosen)
 
@@ -331,12 +318,13 @@ class GEPStrategy(ProcessStrategy):
         """Puts the private gradient into p.grad, then lets Lightning fire its hooks on a loss of nothing."""
         assert self.privacy is not None
         step, plan = self._trainer.global_step, self.privacy.plan
-        self._check_before_release()
+        self._checks.before_a_release(self._trainer, self.optimizers[0])
         private = self._gradients.of_private(self._batch)
         self._statistics = BatchStatistics()
+        filling = isinstance(self._basis_source, SharedBasis) and self._basis_source.is_new
         with self._gradients.reproducible(step):
             gradient, self._diagnostics = gradient_embedding_perturbation(
-                self._anchors(self._anchors_due(), step),
+                self._anchors(self.cost.anchors_due(self._chosen.k, filling=filling), step),
                 self._statistics.watch(private) if self.log_nonprivate else private,
                 subspace=self._basis_source,
                 release=plan.release,
@@ -352,45 +340,11 @@ class GEPStrategy(ProcessStrategy):
         self._batch = None
         return super().backward(closure_loss, optimizer, *args, **kwargs)
 
-    def _check_before_release(self) -> None:
-        """Raises ConfigurationError for what may have begun since training started, and should have been seen before.
-
-        A batch that was released before is not a second subsample.
-        """
-        check_no_accumulation(self._trainer)
-        check_no_gradient_hooks(self._module)  # which callbacks and module may have set at any time
-        self._check_once_an_epoch()
-        batch = self._trainer.fit_loop.total_batch_idx
-        if batch == self._released_batch:
-            raise ConfigurationError(
-                f"{type(self.optimizers[0]).__name__}.step evaluates the loss more than once on the same batch (like "
-                "SAM or line searches), and every evaluation would be a release of its own. Use SGD or Adam."
-            )
-        self._released_batch = batch
-
-    def _anchors(self, count: int, step: int) -> Any:
-        # A basis takes in as many at once when it is filled as at any other refresh: no more memory is needed for it.
-        return self._gradients.of_public(
-            self._public,
-            count,
-            step,
-            self._like_a_training_batch,
-            at_once=self.cost.anchors,
-            sweeps=self.cost.sweeps,
-        )
-
     def _like_a_training_batch(self, batch: Any) -> Any:
         """A public batch with all that Lightning does to a batch before training_step sees it."""
         batch = self.precision_plugin.convert_input(batch)
         # With the underscore: it also finds the hook where it belongs to the datamodule, as training does.
         return self.batch_to_device(self._module._on_before_batch_transfer(batch, dataloader_idx=0))
-
-    def _anchors_due(self) -> int:
-        """Anchors of the next refresh; the first one of a basis that remembers has to fill it."""
-        filling = isinstance(self._basis_source, SharedBasis) and self._basis_source.is_new
-        return (
-            max(self.cost.anchors, self._chosen.k) if filling and self.cost.subspace == "tracked" else self.cost.anchors
-        )
 
     def diagnostics(self) -> dict[str, float]:
         """What clipping did at the last step. Functions of private data: not covered by ε."""
@@ -425,7 +379,7 @@ class GEPStrategy(ProcessStrategy):
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         if self.privacy is not None and self._trainer.state.fn == TrainerFn.FITTING:
-            checkpoint[CHECKPOINT_KEY] = self._state()
+            checkpoint[CHECKPOINT_KEY] = self._resumption.saved or self._state()
         super().save_checkpoint(checkpoint, filepath, storage_options)
         if self._card is not None and self._trainer.state.fn == TrainerFn.FITTING:
             self._card.write()
@@ -433,20 +387,10 @@ class GEPStrategy(ProcessStrategy):
     @override
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
-        saved = checkpoint.get(CHECKPOINT_KEY)
-        if self._trainer.state.fn != TrainerFn.FITTING:
-            account = None if saved is None else PrivacyAccount.from_state(saved["account"])
-            if account is not None and (self.privacy is None or account.run_id != self.privacy.run_id):
-                self._evaluated = account
-            self.privacy = self.privacy or account
-            return checkpoint
-        self._evaluated = None
-        if saved is None:
-            raise ConfigurationError(
-                f"The checkpoint {checkpoint_path} has no privacy state, so its weights may know the training data. "
-                "Resume a checkpoint of a GEPStrategy run; load weights that are public into the module yourself."
-            )
-        self.privacy, self._saved, self._saved_in = None, saved, Path(checkpoint_path)
+        if self._trainer.state.fn == TrainerFn.FITTING:
+            self.privacy = self._resumption.resume(checkpoint, Path(checkpoint_path))
+        else:
+            self.privacy = self._resumption.evaluate(checkpoint, self.privacy)
         return checkpoint
 
     def _state(self) -> dict[str, Any]:
@@ -485,24 +429,13 @@ class GEPStrategy(ProcessStrategy):
         where = card_directory(trainer.checkpoint_callbacks, trainer.default_root_dir)
         return RunCard(where, self.privacy, facts, rank_zero_warn)
 
-    def _state_to_continue(self) -> dict[str, Any] | None:
-        """A checkpoint's state, or that of an earlier fit of this strategy: a second fit continues the count."""
-        if self._evaluated is not None:
-            raise ConfigurationError(
-                f"The weights come from a checkpoint of a private run that had made {self._evaluated.steps} steps, so "
-                "a training that begins with them would count too few. Continue that run with "
-                "fit(..., ckpt_path=...), or start with a new module, strategy and trainer."
-            )
-        begun = self.privacy is not None and hasattr(self, "_basis_source")
-        return self._state() if self._saved is None and begun else self._saved
-
     def _open_ledger(self, account: PrivacyAccount, saved: dict[str, Any] | None) -> None:
         """The first process keeps the ledger; a problem with it stops all of them."""
         problem: Exception | None = None
         if self.is_global_zero:
             folder = Path(self._trainer.default_root_dir) / "privacy"
             try:
-                open_ledger(account, folder, saved=saved, checkpoint=self._saved_in, trust=self.trust_checkpoint)
+                open_ledger(account, folder, saved=saved, checkpoint=self._resumption.path, trust=self.trust_checkpoint)
             except (LedgerError, ConfigurationError) as error:
                 problem = error
         problem = self.broadcast(problem)

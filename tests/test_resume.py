@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
 
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
 from lightning_gep.poisson_loader import EmptyBatch
@@ -189,6 +189,19 @@ def test_a_refused_resume_does_not_forget_what_its_weights_have_cost(tmp_path):
     with pytest.raises(ConfigurationError, match="privacy settings differ"):
         fit.fit(trained, loader())
     assert used.privacy.steps == 3
+
+
+def test_what_is_saved_when_a_resume_is_refused_keeps_the_account_of_its_weights(tmp_path):
+    run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
+    saving = OnExceptionCheckpoint(tmp_path / "refused")
+    refused = trainer(
+        tmp_path, strategy(noise_multiplier=2.0), max_steps=5, callbacks=[saving], enable_checkpointing=True
+    )
+    with pytest.raises(ConfigurationError, match="privacy settings differ"):
+        refused.fit(module(), loader(), ckpt_path=tmp_path / "all" / "step=3.ckpt")
+    again = strategy()
+    trainer(tmp_path, again, max_steps=5).fit(module(), loader(), ckpt_path=saving.ckpt_path)
+    assert again.privacy.steps == 5
 
 
 def test_a_lost_ledger_does_not_become_a_new_account(tmp_path):

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.groups import ParameterGroups
 from lightning_gep.public_data import PublicStream
+from lightning_gep.public_gradients import PublicGradients
 from lightning_gep.step_gradients import StepGradients
 from tests.toys import CLASSES, FEATURES, Classifier
 
@@ -30,11 +31,11 @@ class Fresh(Dataset):
         return x, torch.randint(CLASSES, (len(indices),))
 
 
-def gradients(seed):
+def anchors(stream, seed=None, sweeps=1):
     module = Classifier()
-    made = StepGradients(module, Precision(), ParameterGroups.from_module(module), 5, seed)
-    made.choose_backend((torch.randn(6, FEATURES), torch.randint(CLASSES, (6,))), "functional")
-    return made
+    gradients = StepGradients(module, Precision(), ParameterGroups.from_module(module), 5, seed)
+    gradients.choose_backend((torch.randn(6, FEATURES), torch.randint(CLASSES, (6,))), "functional")
+    return PublicGradients(gradients, stream, lambda batch: batch, at_once=5, sweeps=sweeps)
 
 
 def public():
@@ -45,7 +46,7 @@ def public():
 def test_anchors_that_are_seen_once_are_not_held():
     data, stream = public()
     most = 0
-    for _ in gradients(None).of_public(stream, 40, 0, lambda batch: batch, at_once=5)():
+    for _ in anchors(stream)(40, 0)():
         gc.collect()
         most = max(most, len(data.alive))
     assert most <= 2, "of eight batches: the one in use, and the one before until the next is drawn"
@@ -54,15 +55,13 @@ def test_anchors_that_are_seen_once_are_not_held():
 @pytest.mark.parametrize(("seed", "sweeps"), [(None, 2), (0, 1)])
 def test_anchors_that_are_seen_again_are_the_same(seed, sweeps):
     _, stream = public()
-    sweep = gradients(seed).of_public(stream, 40, 0, lambda batch: batch, at_once=5, sweeps=sweeps)
+    sweep = anchors(stream, seed, sweeps)(40, 0)
     first, second = (torch.cat(list(sweep())) for _ in range(2))
     assert torch.equal(first, second)
 
 
 def test_a_refresh_with_one_sweep_after_another_sees_other_records():
     _, stream = public()
-    made = gradients(None)
-    first, second = (
-        torch.cat(list(made.of_public(stream, 40, step, lambda batch: batch, at_once=5)())) for step in range(2)
-    )
+    made = anchors(stream)
+    first, second = (torch.cat(list(made(40, step)())) for step in range(2))
     assert not torch.equal(first, second)
