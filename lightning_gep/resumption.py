@@ -20,9 +20,8 @@ class Resumption:
     def __init__(self) -> None:
         self.path: Path | None = None
         """Of the newest checkpoint that training went on from."""
-        self.saved: dict[str, Any] | None = None
-        """The state in it, until a fit has taken it over."""
-        self._evaluated: PrivacyAccount | None = None
+        self._saved: dict[str, Any] | None = None
+        self._evaluated: dict[str, Any] | None = None
 
     def resume(self, checkpoint: dict[str, Any], path: Path) -> PrivacyAccount:
         """A checkpoint was loaded to train on. Gives its account, or raises ConfigurationError if it has none."""
@@ -33,26 +32,38 @@ class Resumption:
                 f"The checkpoint {path} has no privacy state, so its weights may know the training data. Resume a "
                 "checkpoint of a GEPStrategy run; load weights that are public into the module yourself."
             )
-        self.saved, self.path = saved, path
+        self._saved, self.path = saved, path
         return PrivacyAccount.from_state(saved["account"])
 
     def evaluate(self, checkpoint: dict[str, Any], account: PrivacyAccount | None) -> PrivacyAccount | None:
         """A checkpoint was loaded, but not to train on. Gives the account to report: the present one, or its own."""
         saved = checkpoint.get(CHECKPOINT_KEY)
-        loaded = None if saved is None else PrivacyAccount.from_state(saved["account"])
-        if loaded is not None and (account is None or loaded.run_id != account.run_id):
-            self._evaluated = loaded
+        if saved is None:
+            return account
+        loaded = PrivacyAccount.from_state(saved["account"])
+        if account is None or loaded.run_id != account.run_id:
+            self._evaluated = {**saved, "subspace": None}  # which may be large, and can be computed again
         return loaded if account is None else account
 
     def state(self, of_the_fit_before: Callable[[], dict[str, Any]] | None) -> dict[str, Any] | None:
         """The state to go on from. Raises ConfigurationError if the weights are those of another private run."""
         if self._evaluated is not None:
+            steps = PrivacyAccount.from_state(self._evaluated["account"]).steps
             raise ConfigurationError(
-                f"The weights come from a checkpoint of a private run that had made {self._evaluated.steps} steps, so "
+                f"The weights come from a checkpoint of a private run that had made {steps} steps, so "
                 "a training that begins with them would count too few. Continue that run with "
                 "fit(..., ckpt_path=...), or start with a new module, strategy and trainer."
             )
-        return of_the_fit_before() if self.saved is None and of_the_fit_before is not None else self.saved
+        return of_the_fit_before() if self._saved is None and of_the_fit_before is not None else self._saved
+
+    @property
+    def state_of_weights(self) -> dict[str, Any] | None:
+        """What a checkpoint has to keep while the weights are still those that were loaded; None once a fit began."""
+        return self._saved if self._evaluated is None else self._evaluated
+
+    def begun(self) -> None:
+        """A fit has taken the state over, and changes the weights from now on."""
+        self._saved = None
 
 
 def check_same_guarantee(saved: PrivacyPlan, asked: PrivacyPlan, target_epsilon: float | None) -> None:

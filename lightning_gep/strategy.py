@@ -224,7 +224,7 @@ class GEPStrategy(ProcessStrategy):
             announce_kept(self._gradients.kept)
         self._card = self._make_card(trainer, groups, logged, saved) if self.is_global_zero else None
         # Not before: Lightning has put the weights of a checkpoint into the module, and if it is refused they stay.
-        self._resumption.saved = None
+        self._resumption.begun()
         # A new secret for every fit, also after a resume: the same on all ranks, and on no disk.
         seed = self._gradients.seed
         secret = Secret(self.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)
@@ -379,7 +379,7 @@ class GEPStrategy(ProcessStrategy):
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         if self.privacy is not None and self._trainer.state.fn == TrainerFn.FITTING:
-            checkpoint[CHECKPOINT_KEY] = self._resumption.saved or self._state()
+            checkpoint[CHECKPOINT_KEY] = self._resumption.state_of_weights or self._state()
         super().save_checkpoint(checkpoint, filepath, storage_options)
         if self._card is not None and self._trainer.state.fn == TrainerFn.FITTING:
             self._card.write()

@@ -191,17 +191,29 @@ def test_a_refused_resume_does_not_forget_what_its_weights_have_cost(tmp_path):
     assert used.privacy.steps == 3
 
 
-def test_what_is_saved_when_a_resume_is_refused_keeps_the_account_of_its_weights(tmp_path):
+def resumed(fit, path):
+    fit.fit(module(), loader(), ckpt_path=path)
+
+
+def validated_and_then_trained(fit, path):
+    own = module()
+    fit.validate(own, loader(), ckpt_path=path, verbose=False)
+    fit.fit(own, loader())
+
+
+@pytest.mark.parametrize(
+    ("use", "message", "begins_at"),
+    [(resumed, "privacy settings differ", 3), (validated_and_then_trained, "had made 3 steps, so a training", 0)],
+)
+def test_what_is_saved_when_a_fit_is_refused_keeps_the_account_of_its_weights(use, message, begins_at, tmp_path):
     run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
     saving = OnExceptionCheckpoint(tmp_path / "refused")
-    refused = trainer(
-        tmp_path, strategy(noise_multiplier=2.0), max_steps=5, callbacks=[saving], enable_checkpointing=True
-    )
-    with pytest.raises(ConfigurationError, match="privacy settings differ"):
-        refused.fit(module(), loader(), ckpt_path=tmp_path / "all" / "step=3.ckpt")
+    settings = {"max_steps": 5, "callbacks": [saving], "enable_checkpointing": True}
+    with pytest.raises(ConfigurationError, match=message):
+        use(trainer(tmp_path, strategy(noise_multiplier=2.0), **settings), tmp_path / "all" / "step=3.ckpt")
     again = strategy()
     trainer(tmp_path, again, max_steps=5).fit(module(), loader(), ckpt_path=saving.ckpt_path)
-    assert again.privacy.steps == 5
+    assert again.privacy.steps == 3 + (5 - begins_at)
 
 
 def test_a_lost_ledger_does_not_become_a_new_account(tmp_path):
