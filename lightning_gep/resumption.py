@@ -25,14 +25,13 @@ class Resumption:
 
     def resume(self, checkpoint: dict[str, Any], path: Path) -> PrivacyAccount:
         """A checkpoint was loaded to train on. Gives its account, or raises ConfigurationError if it has none."""
-        self._evaluated = None
         saved = checkpoint.get(CHECKPOINT_KEY)
         if saved is None:
             raise ConfigurationError(
                 f"The checkpoint {path} has no privacy state, so its weights may know the training data. Resume a "
                 "checkpoint of a GEPStrategy run; load weights that are public into the module yourself."
             )
-        self._saved, self.path = saved, path
+        self._saved, self.path, self._evaluated = saved, path, None
         return PrivacyAccount.from_state(saved["account"])
 
     def evaluate(self, checkpoint: dict[str, Any], account: PrivacyAccount | None) -> PrivacyAccount | None:

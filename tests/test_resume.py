@@ -216,6 +216,18 @@ def test_what_is_saved_when_a_fit_is_refused_keeps_the_account_of_its_weights(us
     assert again.privacy.steps == 3 + (5 - begins_at)
 
 
+def test_a_resume_without_privacy_state_does_not_forget_weights_that_were_validated(tmp_path):
+    run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
+    used, trained = strategy(), module()
+    fit = trainer(tmp_path, used, max_steps=5)
+    fit.validate(trained, loader(), ckpt_path=tmp_path / "all" / "step=3.ckpt", verbose=False)
+    torch.save({"state_dict": module().state_dict()}, tmp_path / "public.ckpt")
+    with pytest.raises(ConfigurationError, match="has no privacy state"):
+        fit.fit(trained, loader(), ckpt_path=tmp_path / "public.ckpt")
+    with pytest.raises(ConfigurationError, match="had made 3 steps, so a training"):
+        fit.fit(trained, loader())
+
+
 def test_a_lost_ledger_does_not_become_a_new_account(tmp_path):
     run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
     for ledger in tmp_path.rglob("*.ledger"):
