@@ -3,6 +3,7 @@
 from recipes.running.cells import TRACKED, Cell, Table
 
 THRESHOLD = "mechanism.clip_norm=1.0"
+THRESHOLDS = ("mechanism.clip_embedding=1.0", "mechanism.clip_residual=0.5")
 LEARNING_RATE = "optimizer.lr=0.5"
 """That of `mnist_best`, which has batches of 4000, in proportion to the batch."""
 CHANGED = {
@@ -11,7 +12,11 @@ CHANGED = {
     "mnist_gp_eps2_rate_alone": ("GP, S = 10 as in Table 1, learning rate 0.5", (LEARNING_RATE,)),
     "mnist_gep_eps2": (
         "GEP, S₁ = 1, S₂ = 0.5, learning rate 0.5, tracked basis",
-        ("mechanism.clip_embedding=1.0", "mechanism.clip_residual=0.5", LEARNING_RATE, *TRACKED),
+        (*THRESHOLDS, LEARNING_RATE, *TRACKED),
+    ),
+    "mnist_gep_eps2_thresholds_alone": (
+        "GEP, S₁ = 1, S₂ = 0.5, learning rate 0.1 as in Table 1, tracked basis",
+        (*THRESHOLDS, *TRACKED),
     ),
 }
 
