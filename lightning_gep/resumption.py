@@ -1,6 +1,5 @@
 """Continuing a run: its state, its ledger, and the proof that the same guarantee is asked for."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,55 +13,18 @@ from lightning_gep.plan import PrivacyPlan
 CHECKPOINT_KEY = "lightning_gep"
 
 
-class Resumption:
-    """What the next fit goes on from: a checkpoint that was loaded for it, the fit before it, or nothing."""
+def check_resumable(checkpoint: dict[str, Any], path: Path) -> None:
+    """Raises ConfigurationError for a checkpoint to train on that is not of a private run."""
+    if checkpoint.get(CHECKPOINT_KEY) is None:
+        raise ConfigurationError(
+            f"The checkpoint {path} has no privacy state, so its weights may know the training data. Resume a "
+            "checkpoint of a GEPStrategy run; load weights that are public into the module yourself."
+        )
 
-    def __init__(self) -> None:
-        self.path: Path | None = None
-        """Of the newest checkpoint that training went on from."""
-        self._saved: dict[str, Any] | None = None
-        self._evaluated: dict[str, Any] | None = None
 
-    def resume(self, checkpoint: dict[str, Any], path: Path) -> PrivacyAccount:
-        """A checkpoint was loaded to train on. Gives its account, or raises ConfigurationError if it has none."""
-        saved = checkpoint.get(CHECKPOINT_KEY)
-        if saved is None:
-            raise ConfigurationError(
-                f"The checkpoint {path} has no privacy state, so its weights may know the training data. Resume a "
-                "checkpoint of a GEPStrategy run; load weights that are public into the module yourself."
-            )
-        self._saved, self.path, self._evaluated = saved, path, None
-        return PrivacyAccount.from_state(saved["account"])
-
-    def evaluate(self, checkpoint: dict[str, Any], account: PrivacyAccount | None) -> PrivacyAccount | None:
-        """A checkpoint was loaded, but not to train on. Gives the account to report: the present one, or its own."""
-        saved = checkpoint.get(CHECKPOINT_KEY)
-        if saved is None:
-            return account
-        loaded = PrivacyAccount.from_state(saved["account"])
-        if account is None or loaded.run_id != account.run_id:
-            self._evaluated = {**saved, "subspace": None}  # which may be large, and can be computed again
-        return loaded if account is None else account
-
-    def state(self, of_the_fit_before: Callable[[], dict[str, Any]] | None) -> dict[str, Any] | None:
-        """The state to go on from. Raises ConfigurationError if the weights are those of another private run."""
-        if self._evaluated is not None:
-            steps = PrivacyAccount.from_state(self._evaluated["account"]).steps
-            raise ConfigurationError(
-                f"The weights come from a checkpoint of a private run that had made {steps} steps, so "
-                "a training that begins with them would count too few. Continue that run with "
-                "fit(..., ckpt_path=...), or start with a new module, strategy and trainer."
-            )
-        return of_the_fit_before() if self._saved is None and of_the_fit_before is not None else self._saved
-
-    @property
-    def state_of_weights(self) -> dict[str, Any] | None:
-        """What a checkpoint has to keep while the weights are still those that were loaded; None once a fit began."""
-        return self._saved if self._evaluated is None else self._evaluated
-
-    def begun(self) -> None:
-        """A fit has taken the state over, and changes the weights from now on."""
-        self._saved = None
+def without_basis(saved: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint's state for weights that are only looked at: the basis may be large, and can be computed again."""
+    return {**saved, "subspace": None}
 
 
 def check_same_guarantee(saved: PrivacyPlan, asked: PrivacyPlan, target_epsilon: float | None) -> None:

@@ -1,6 +1,6 @@
 """GEPStrategy: the glue between Lightning's hooks and the private core."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from lightning_gep.groups import Grouping, ParameterGroups
 from lightning_gep.mechanism import gradient_embedding_perturbation
 from lightning_gep.mixing import check_collate
 from lightning_gep.noise import NoNoise, make_noise
+from lightning_gep.origins import UNKNOWN, Origin, check_own, origin_of, set_origin
 from lightning_gep.plan import PrivacyPlan
 from lightning_gep.poisson_loader import EmptyBatch, PoissonLoader
 from lightning_gep.processes import ProcessStrategy
@@ -44,7 +45,13 @@ from lightning_gep.public_gradients import PublicGradients
 from lightning_gep.quiet import LogGuard
 from lightning_gep.release import Clipping
 from lightning_gep.release_checks import ReleaseChecks
-from lightning_gep.resumption import CHECKPOINT_KEY, Resumption, check_same_guarantee, open_ledger
+from lightning_gep.resumption import (
+    CHECKPOINT_KEY,
+    check_resumable,
+    check_same_guarantee,
+    open_ledger,
+    without_basis,
+)
 from lightning_gep.run_size import limited, steps_in_all
 from lightning_gep.sampling import PoissonSampler, Secret, seeded_secret
 from lightning_gep.settings import NOTHING_CHOSEN, Auto, CostSettings, PrivacySettings
@@ -139,7 +146,8 @@ class GEPStrategy(ProcessStrategy):
         )
         self.log_nonprivate, self.trust_checkpoint = log_nonprivate, trust_checkpoint
         self.privacy: PrivacyAccount | None = None
-        self._resumption = Resumption()
+        self._checkpoint: Path | None = None
+        self._trainer_of_run: Trainer | None = None
         self._has_train_loader = False
         self._public_records: PublicRecords | None = None
         self._card: RunCard | None = None
@@ -152,6 +160,11 @@ class GEPStrategy(ProcessStrategy):
         return f"GEPStrategy(for lightning.pytorch.Trainer, not for pytorch_lightning.Trainer; {self.settings})"
 
     # Before the first step: everything is checked and calibrated when the trainer hands over the train loader.
+
+    @override
+    def connect(self, model: LightningModule) -> None:
+        super().connect(model)
+        self._trainer_of_run = model.trainer
 
     @override
     def setup(self, trainer: Trainer) -> None:
@@ -210,8 +223,7 @@ class GEPStrategy(ProcessStrategy):
         if self.settings.epsilon is not None and steps is None:
             self.settings.plan(NOTHING_CHOSEN, **size, steps=None)
         logged = self._prepare_gradients(trainer, loader, groups)
-        has_fitted = self.privacy is not None and hasattr(self, "_basis_source")
-        saved = self._resumption.state(self._state if has_fitted else None)
+        saved = self._state_to_continue()
         self.privacy = self._new_account(steps, **size) if saved is None else self._continued_account(saved, **size)
         self._check_ranks_agree(self.privacy.plan)
         self._open_ledger(self.privacy, saved)
@@ -224,7 +236,7 @@ class GEPStrategy(ProcessStrategy):
             announce_kept(self._gradients.kept)
         self._card = self._make_card(trainer, groups, logged, saved) if self.is_global_zero else None
         # Not before: Lightning has put the weights of a checkpoint into the module, and if it is refused they stay.
-        self._resumption.begun()
+        set_origin(self._module, Origin(self.privacy))
         # A new secret for every fit, also after a resume: the same on all ranks, and on no disk.
         seed = self._gradients.seed
         secret = Secret(self.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)
@@ -378,20 +390,53 @@ class GEPStrategy(ProcessStrategy):
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        if self.privacy is not None and self._trainer.state.fn == TrainerFn.FITTING:
-            checkpoint[CHECKPOINT_KEY] = self._resumption.state_of_weights or self._state()
+        state = self._state_of_weights()
+        if state is not None:
+            checkpoint[CHECKPOINT_KEY] = state
         super().save_checkpoint(checkpoint, filepath, storage_options)
-        if self._card is not None and self._trainer.state.fn == TrainerFn.FITTING:
+        if self._card is not None and self._fits:
             self._card.write()
 
     @override
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
-        if self._trainer.state.fn == TrainerFn.FITTING:
-            self.privacy = self._resumption.resume(checkpoint, Path(checkpoint_path))
-        else:
-            self.privacy = self._resumption.evaluate(checkpoint, self.privacy)
+        self._checkpoint = Path(checkpoint_path)
+        if self._fits:
+            check_resumable(checkpoint, self._checkpoint)
         return checkpoint
+
+    @override
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        set_origin(self._module, UNKNOWN)  # some of the weights are there if it fails
+        super().load_model_state_dict(checkpoint, strict)
+        saved = checkpoint.get(CHECKPOINT_KEY)
+        if saved is None:
+            return
+        account = PrivacyAccount.from_state(saved["account"])
+        if self._has_fitted and not self._fits and self.privacy is not None and self.privacy.run_id == account.run_id:
+            # A look at an earlier checkpoint of the run; or at a later one, if others have gone on with it.
+            self.privacy.steps = max(self.privacy.steps, account.steps)
+            set_origin(self._module, Origin(self.privacy))
+            return
+        set_origin(self._module, Origin(account, saved if self._fits else without_basis(saved), self._fits))
+        if self._fits or not self._has_fitted:
+            self.privacy = account
+
+    def _state_of_weights(self) -> dict[str, Any] | None:
+        """What a checkpoint keeps, whoever asks for it and when; nothing if no run, or another's, made the weights."""
+        origin = origin_of(self._module)
+        if origin is None or origin.state is not None:
+            return None if origin is None else origin.state
+        return self._state() if origin.account is not None and origin.account is self.privacy else None
+
+    def _state_to_continue(self) -> dict[str, Any] | None:
+        """That of the checkpoint to train on, or of an earlier fit of this strategy, which a second one continues."""
+        origin = origin_of(self._module)
+        if origin is not None:
+            check_own(origin, self.privacy)
+            if origin.to_train_on:
+                return origin.state
+        return self._state() if self._has_fitted else None
 
     def _state(self) -> dict[str, Any]:
         assert self.privacy is not None
@@ -435,7 +480,7 @@ class GEPStrategy(ProcessStrategy):
         if self.is_global_zero:
             folder = Path(self._trainer.default_root_dir) / "privacy"
             try:
-                open_ledger(account, folder, saved=saved, checkpoint=self._resumption.path, trust=self.trust_checkpoint)
+                open_ledger(account, folder, saved=saved, checkpoint=self._checkpoint, trust=self.trust_checkpoint)
             except (LedgerError, ConfigurationError) as error:
                 problem = error
         problem = self.broadcast(problem)
@@ -458,7 +503,17 @@ class GEPStrategy(ProcessStrategy):
 
     @property
     def _trainer(self) -> Trainer:
-        return self._module.trainer
+        # Not the module's: a second trainer, which tests it, say, takes its place there.
+        assert self._trainer_of_run is not None
+        return self._trainer_of_run
+
+    @property
+    def _fits(self) -> bool:
+        return self._trainer_of_run is not None and self._trainer_of_run.state.fn == TrainerFn.FITTING
+
+    @property
+    def _has_fitted(self) -> bool:
+        return hasattr(self, "_basis_source")
 
 
 def planned_steps(trainer: Trainer, batches_an_epoch: int) -> int | None:

@@ -175,7 +175,7 @@ def test_a_fit_on_the_weights_of_a_checkpoint_that_was_only_validated_is_refused
     used, trained = strategy(), module()
     fit = trainer(tmp_path, used, max_steps=1)
     fit.validate(trained, loader(shuffle=False), ckpt_path=tmp_path / "all" / "step=3.ckpt", verbose=False)
-    with pytest.raises(ConfigurationError, match=r"weights come from a checkpoint .* made 3 steps.*ckpt_path"):
+    with pytest.raises(ConfigurationError, match=r"weights come from a private run .* made 3 steps.*ckpt_path"):
         fit.fit(trained, loader())
     assert used.privacy.steps == 3
 
@@ -252,7 +252,7 @@ def test_a_checkpoint_of_another_run_that_was_validated_in_between_is_not_forgot
     assert used.privacy.steps == 10, "its own checkpoint costs nothing more"
     fit.validate(trained, loader(shuffle=False), ckpt_path=tmp_path / "other" / "step=5.ckpt", verbose=False)
     fit.fit_loop.max_epochs = 3
-    with pytest.raises(ConfigurationError, match=r"weights come from a checkpoint .* made 5 steps"):
+    with pytest.raises(ConfigurationError, match=r"weights come from a private run .* made 5 steps"):
         fit.fit(trained, loader())
 
 

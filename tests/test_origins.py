@@ -1,0 +1,167 @@
+"""Weights bring along what they have cost, whichever calls of Lightning they went through."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import OnExceptionCheckpoint
+
+from lightning_gep.errors import ConfigurationError
+from tests.resumable import every_step, module, run
+from tests.toys import Classifier, loader, strategy, trainer
+
+OTHERS = "weights come from a private run that had made {} steps"
+
+
+def saved_steps(path):
+    state = torch.load(path, weights_only=True).get("lightning_gep")
+    return None if state is None else state["account"]["steps"]
+
+
+def validation(fit, what, path=None):
+    fit.validate(what, loader(shuffle=False), ckpt_path=path, verbose=False)
+
+
+def plain_trainer(tmp_path):
+    return Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, default_root_dir=tmp_path)
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Checkpoints of another run, after each of its steps."""
+    run(tmp_path / "other", strategy(), steps=3, callbacks=[every_step(tmp_path / "other")])
+    return tmp_path / "other"
+
+
+@pytest.mark.parametrize("between", ["validate", "test", "predict", "another trainer", "nothing"])
+def test_a_checkpoint_that_is_saved_by_hand_knows_its_run_whatever_came_between(between, tmp_path):
+    fit, trained = trainer(tmp_path, strategy(), max_steps=4), module()
+    fit.fit(trained, loader())
+    data = loader(shuffle=False)
+    if between == "another trainer":
+        plain_trainer(tmp_path).validate(trained, data, verbose=False)
+    elif between != "nothing":
+        getattr(fit, between)(trained, data, **({} if between == "predict" else {"verbose": False}))
+    fit.save_checkpoint(tmp_path / "by_hand.ckpt")
+    assert saved_steps(tmp_path / "by_hand.ckpt") == 4
+
+
+def test_weights_that_were_loaded_to_look_at_are_saved_with_their_run(other, tmp_path):
+    looking, seen = trainer(tmp_path, strategy()), module()
+    for step in (2, 3, 1):
+        validation(looking, seen, other / f"step={step}.ckpt")
+        assert looking.strategy.privacy.steps == step
+        looking.save_checkpoint(tmp_path / "copy.ckpt")
+        assert saved_steps(tmp_path / "copy.ckpt") == step
+
+
+class FailsItsTest(Classifier):
+    def test_step(self, batch, batch_idx):
+        raise KeyError("as it happens")
+
+
+def test_an_error_in_a_test_after_training_saves_the_run_too(tmp_path):
+    saving = OnExceptionCheckpoint(tmp_path / "error")
+    fit = trainer(tmp_path, strategy(), max_steps=3, callbacks=[saving], enable_checkpointing=True)
+    trained = FailsItsTest()
+    fit.fit(trained, loader())
+    with pytest.raises(KeyError):
+        fit.test(trained, loader(shuffle=False), verbose=False)
+    assert saved_steps(saving.ckpt_path) == 3
+
+
+def test_a_new_strategy_does_not_begin_at_zero_with_trained_weights(tmp_path):
+    trained = module()
+    trainer(tmp_path, strategy(), max_steps=4).fit(trained, loader())
+    again = trainer(tmp_path, strategy(), max_steps=4)
+    with pytest.raises(ConfigurationError, match=OTHERS.format(4)):
+        again.fit(trained, loader())
+    copied = module()
+    copied.load_state_dict(trained.state_dict())
+    trainer(tmp_path, strategy(), max_steps=2).fit(copied, loader())
+
+
+def test_a_fit_that_released_nothing_costs_nothing(tmp_path):
+    class Ends(Classifier):
+        def on_train_start(self):
+            if self.ends:
+                raise KeyError("as it happens")
+
+    trained = Ends()
+    trained.ends = True
+    with pytest.raises(KeyError):
+        trainer(tmp_path, strategy()).fit(trained, loader())
+    trained.ends = False
+    trainer(tmp_path, strategy(), max_steps=2).fit(trained, loader())
+
+
+def test_another_module_that_is_validated_does_not_change_the_run_of_the_first(other, tmp_path):
+    fit, trained = trainer(tmp_path, strategy(), max_steps=4, max_epochs=-1), module()
+    fit.fit(trained, loader())
+    validation(fit, module(), other / "step=1.ckpt")
+    fit.fit_loop.epoch_loop.max_steps = 6
+    fit.fit(trained, loader())
+    fit.save_checkpoint(tmp_path / "by_hand.ckpt")
+    assert fit.strategy.privacy.steps == saved_steps(tmp_path / "by_hand.ckpt") == 6
+
+
+class Mixes(Classifier):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step((x - x.mean(0), y), batch_idx)
+
+
+def test_a_refused_resume_of_another_module_does_not_take_the_account_of_the_first(other, tmp_path):
+    fit, trained = trainer(tmp_path, strategy(), max_steps=4, max_epochs=-1), module()
+    fit.fit(trained, loader())
+    with pytest.raises(ConfigurationError, match="depends on the other records"):
+        fit.fit(Mixes(), loader(), ckpt_path=other / "step=1.ckpt")
+    with pytest.raises(ConfigurationError, match=OTHERS.format(4)):
+        fit.fit(trained, loader())
+
+
+class Renamed(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.another = torch.nn.Linear(2, 2)
+
+
+def test_weights_that_could_be_loaded_in_part_only_are_not_trained_on_or_saved_as_private(other, tmp_path):
+    fit, trained = trainer(tmp_path, strategy(), max_steps=4), Renamed()
+    fit.fit(trained, loader())
+    with pytest.raises(RuntimeError, match="Missing key"):
+        validation(fit, trained, other / "step=1.ckpt")
+    assert fit.strategy.privacy.steps == 4
+    fit.save_checkpoint(tmp_path / "by_hand.ckpt")
+    assert saved_steps(tmp_path / "by_hand.ckpt") is None
+    with pytest.raises(ConfigurationError, match="could not be loaded as a whole"):
+        trainer(tmp_path, strategy()).fit(trained, loader())
+
+
+def test_weights_of_a_checkpoint_without_privacy_state_may_know_the_data(tmp_path):
+    plain = plain_trainer(tmp_path)
+    plain.fit_loop.epoch_loop.max_steps = 2
+    plain.fit(module(), loader())
+    plain.save_checkpoint(tmp_path / "plain.ckpt")
+    fit, seen = trainer(tmp_path, strategy()), module()
+    validation(fit, seen, tmp_path / "plain.ckpt")
+    with pytest.raises(ConfigurationError, match="has no privacy state"):
+        fit.fit(seen, loader())
+
+
+def test_why_a_first_fit_failed_is_not_hidden_by_what_is_saved_then(tmp_path):
+    (tmp_path / "privacy").write_text("a file where a folder should be")
+    saving = OnExceptionCheckpoint(tmp_path / "error")
+    with pytest.raises(FileExistsError):
+        trainer(tmp_path, strategy(), callbacks=[saving], enable_checkpointing=True).fit(module(), loader())
+
+
+def test_a_module_is_not_kept_alive(tmp_path):
+    trained = module()
+    trainer(tmp_path, strategy(), max_steps=1).fit(trained, loader())
+    gone = weakref.ref(trained)
+    del trained
+    gc.collect()
+    assert gone() is None
