@@ -73,8 +73,10 @@ class LogGuard:
     test log is passed on as it is.
     """
 
-    def __init__(self, module: LightningModule, notice: Callable[[str, str], None], *, pass_on: bool) -> None:
-        self.module, self.notice, self.pass_on = module, notice, pass_on
+    def __init__(
+        self, module: LightningModule, notice: Callable[[str, str], None], *, pass_on: bool, batch_size: int
+    ) -> None:
+        self.module, self.notice, self.pass_on, self.batch_size = module, notice, pass_on, batch_size
         self._log = module.log
         self._seen: set[str] = set()
         for holder in self._holders():
@@ -84,7 +86,12 @@ class LogGuard:
         """Pass on, rename or drop."""
         hook = self.module._current_fx_name
         said = self.pass_on and name.startswith(NOT_PRIVATE)
-        if name in OWN_NAMES or said or hook is None or hook.startswith(EVALUATION):
+        if hook is None or hook.startswith(EVALUATION):
+            self._log(name, value, *args, **kwargs)
+            return
+        # Lightning would look into the batch for its size, to weight means over an epoch; the expected one is public.
+        kwargs.setdefault("batch_size", self.batch_size)
+        if name in OWN_NAMES or said:
             self._log(name, value, *args, **kwargs)
             return
         if name not in self._seen:

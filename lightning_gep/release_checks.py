@@ -1,5 +1,6 @@
 """What is checked before every release: code that behaved when training began may have changed since."""
 
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,9 @@ from lightning_gep.validation import check_no_accumulation, check_no_gradient_ho
 
 
 class ReleaseChecks:
-    """The checks of one fit. Those that run the user's code do so on a few public records, once an epoch."""
+    """The checks of one fit. Those that run the user's code do so on a few public records, at the
+    first step of every epoch and at one that chance decides on.
+    """
 
     def __init__(
         self, gradients: StepGradients, public_batch: Any, like_a_training_batch: Callable[[Any], Any]
@@ -23,7 +26,8 @@ class ReleaseChecks:
         self._gradients, self._like_a_training_batch = gradients, like_a_training_batch
         self._records = take(public_batch, slice(0, RECORDS_TRIED))
         self._released_batch: int | None = None
-        self._checked_in: int | None = None
+        self._epoch: int | None = None
+        self._also_at = 0
 
     def before_training(self) -> None:
         """Raises ConfigurationError if what happens to a batch on its way to training_step mixes or keeps records."""
@@ -34,9 +38,12 @@ class ReleaseChecks:
         """Raises ConfigurationError for what would make the release more than one of a subsample of its own."""
         check_no_accumulation(trainer)
         check_no_gradient_hooks(self._gradients.module)  # which callbacks and module may have set at any time
-        if self._checked_in != trainer.current_epoch:
-            self._checked_in = trainer.current_epoch
-            self._once_an_epoch()
+        if self._epoch != trainer.current_epoch:
+            self._epoch = trainer.current_epoch
+            self._also_at = secrets.randbelow(int(trainer.num_training_batches))
+            self._check_again()
+        elif trainer.fit_loop.batch_idx == self._also_at:
+            self._check_again()
         batch = trainer.fit_loop.total_batch_idx
         if batch == self._released_batch:
             raise ConfigurationError(
@@ -45,8 +52,8 @@ class ReleaseChecks:
             )
         self._released_batch = batch
 
-    def _once_an_epoch(self) -> None:
-        """Some begin to mix records after a few epochs."""
+    def _check_again(self) -> None:
+        """Some begin to mix records after a few epochs, or do so at some steps."""
         self.before_training()
         with random_state_kept():
             self._gradients.check_again(self._like_a_training_batch(self._records))

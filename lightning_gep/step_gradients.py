@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins import Precision
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 
 from lightning_gep.errors import ConfigurationError
@@ -19,6 +20,9 @@ from lightning_gep.gradients.state import noted_traces
 from lightning_gep.groups import ParameterGroups
 from lightning_gep.poisson_loader import EmptyBatch
 from lightning_gep.quiet import recorded_logs
+
+OTHER_BATCHES = (1, 2, 3)
+"""A training step may treat every other batch differently."""
 
 
 class StepGradients:
@@ -43,18 +47,22 @@ class StepGradients:
 
     def choose_backend(self, public_batch: Any, how: str) -> list[str]:
         """Bind the way gradients are computed, checked on a public batch; gives the names that training_step logs."""
-        self.arguments = (0,) if self.module.training_step.__code__.co_argcount > 2 else ()
+        gets_index = is_param_in_hook_signature(self.module.training_step, "batch_idx", min_args=2)
+        self.arguments = (0,) if gets_index else ()
         with recorded_logs(self.module) as recorder, train_mode(self.module):
             self.backend = choose_backend(self.module, self.loss, self.groups, public_batch, how)
             with random_state_kept(), untouched(self.module), noted_traces(self.module) as traces:
                 self.backend(take(public_batch, slice(0, 2)))
+        for index in OTHER_BATCHES if gets_index else ():
+            self.arguments = (index,)
+            self.check_again(public_batch, by_chance=False)
         self.kept = [name for name in traces if not name.rpartition(".")[2].startswith("_")]
         return recorder.names
 
-    def check_again(self, public_batch: Any) -> None:
+    def check_again(self, public_batch: Any, *, by_chance: bool = True) -> None:
         """Raises ConfigurationError if training_step has begun to mix records since the backend was chosen."""
         with recorded_logs(self.module), train_mode(self.module):
-            check_still_apart(self.backend, public_batch)
+            check_still_apart(self.backend, public_batch, by_chance=by_chance)
 
     def loss(self, batch: Any) -> Tensor:
         """The loss of training_step on a batch, under the trainer's precision."""

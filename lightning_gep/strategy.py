@@ -32,6 +32,7 @@ from lightning_gep.noise import NoNoise, make_noise
 from lightning_gep.origins import UNKNOWN, Origin, check_own, origin_of, set_origin
 from lightning_gep.plan import PrivacyPlan
 from lightning_gep.poisson_loader import EmptyBatch, PoissonLoader
+from lightning_gep.private_batch import PrivateBatch
 from lightning_gep.processes import ProcessStrategy
 from lightning_gep.public_data import (
     PublicRecords,
@@ -168,10 +169,13 @@ class GEPStrategy(ProcessStrategy):
 
     @override
     def setup(self, trainer: Trainer) -> None:
-        if trainer.state.fn == TrainerFn.FITTING:
+        # Before the optimizers: configure_optimizers may ask for the number of steps, and so for the train loader.
+        self._has_train_loader = False
+        if self._fits:
             check_trainer(trainer)  # before callbacks that try out steps
         super().setup(trainer)
-        self._has_train_loader = False
+        if self._fits:
+            check_module(self._module, self.optimizers)
 
     @override
     def setup_optimizers(self, trainer: Trainer) -> None:
@@ -195,13 +199,14 @@ class GEPStrategy(ProcessStrategy):
             return dataloader
         self._has_train_loader = True
         loader = check_loader(dataloader)
-        check_module(self._module, self.optimizers)
         sampler = self._prepare(trainer, loader)
         repeatable = self.settings.generator == "seeded"
         if not repeatable:
             self._own_randomness.enter_context(random_state_kept())
             renew_random_states()
-        self._log_guard = LogGuard(self._module, self._notice_of_a_log, pass_on=self.log_nonprivate)
+        self._log_guard = LogGuard(
+            self._module, self._notice_of_a_log, pass_on=self.log_nonprivate, batch_size=sampler.expected_batch_size
+        )
         return PoissonLoader(loader, sampler, lambda: trainer.global_step, repeatable=repeatable)
 
     @override
@@ -317,12 +322,14 @@ class GEPStrategy(ProcessStrategy):
 
     @override
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
-        return batch if isinstance(batch, EmptyBatch) else super().batch_to_device(batch, device, dataloader_idx)
+        moved = batch if isinstance(batch, EmptyBatch) else super().batch_to_device(batch, device, dataloader_idx)
+        # Hooks get it before training_step does, and could change or keep what is in it.
+        return PrivateBatch(moved) if self._fits and self._trainer.training else moved
 
     @override
-    def training_step(self, batch: Any, *arguments: Any, **_: Any) -> Tensor:
+    def training_step(self, batch: PrivateBatch, *arguments: Any, **_: Any) -> Tensor:
         """Keeps the batch for `backward`; the loss is private and does not leave the strategy."""
-        self._batch, self._gradients.arguments = batch, arguments
+        self._batch, self._gradients.arguments = batch.open(), arguments
         return torch.zeros((), device=self.root_device, requires_grad=True)
 
     @override
@@ -356,7 +363,7 @@ class GEPStrategy(ProcessStrategy):
         """A public batch with all that Lightning does to a batch before training_step sees it."""
         batch = self.precision_plugin.convert_input(batch)
         # With the underscore: it also finds the hook where it belongs to the datamodule, as training does.
-        return self.batch_to_device(self._module._on_before_batch_transfer(batch, dataloader_idx=0))
+        return super().batch_to_device(self._module._on_before_batch_transfer(batch, dataloader_idx=0))
 
     def diagnostics(self) -> dict[str, float]:
         """What clipping did at the last step. Functions of private data: not covered by ε."""

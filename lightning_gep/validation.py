@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import LBFGS, Optimizer
 from torch.utils.data import (
     BatchSampler,
@@ -75,6 +76,11 @@ def check_module(module: LightningModule, optimizers: list[Optimizer]) -> None:
         raise ConfigurationError(
             "automatic_optimization=False: with manual optimisation gradients would reach the weights without noise. "
             "Let Lightning run the optimizer (remove that line, return the loss from training_step)."
+        )
+    if is_overridden("backward", module, LightningModule):
+        raise ConfigurationError(
+            f"{type(module).__name__} has a backward() of its own, which could add gradients without noise to the "
+            "private ones. Remove it: the strategy differentiates the loss that training_step returns."
         )
     if len(optimizers) != 1:
         raise ConfigurationError(SEVERAL_OPTIMIZERS)

@@ -128,10 +128,10 @@ class LogsAtTheEndOfAnEpoch(Classifier):
         self.losses.clear()
 
 
-class LogsTheBatch(Callback):
+class LogsWhatIsKept(Callback):
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.log("inputs", batch[0].mean())
-        pl_module.log("labels", batch[1].float().mean())
+        self.log("sum", sum(pl_module.losses), on_step=True, on_epoch=True)
+        pl_module.log("count", float(len(pl_module.losses)))
 
 
 def logs_of(tmp_path, module, callbacks=(), **settings):
@@ -144,19 +144,20 @@ def logs_of(tmp_path, module, callbacks=(), **settings):
 
 def test_what_later_hooks_and_callbacks_log_in_training_is_dropped_with_a_notice(tmp_path, caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch"):
-        fit, names = logs_of(tmp_path, LogsAtTheEndOfAnEpoch(), [LogsTheBatch(), PrivacyMonitor()])
+        fit, names = logs_of(tmp_path, LogsAtTheEndOfAnEpoch(), [LogsWhatIsKept(), PrivacyMonitor()])
     assert {name for name in names if not name.startswith("privacy/")} == {"epoch", "step", "val/accuracy"}
     assert {name for name in fit.callback_metrics if not name.startswith("privacy/")} == {"val/accuracy"}
-    for name, hook in {"epoch_loss": "on_train_epoch_end", "inputs": "on_train_batch_end"}.items():
+    for name, hook in {"epoch_loss": "on_train_epoch_end", "sum": "on_train_batch_end"}.items():
         assert caplog.text.count(f"{hook} logs {name} in training, which may be computed from private records") == 1
 
 
 def test_or_passed_on_under_a_name_that_says_so(tmp_path):
-    _, names = logs_of(tmp_path, LogsAtTheEndOfAnEpoch(), [LogsTheBatch()], log_nonprivate=True)
-    assert {"nonprivate/epoch_loss", "nonprivate/losses", "nonprivate/inputs", "nonprivate/labels"} <= names
-    assert not {"epoch_loss", "losses", "inputs", "labels"} & names
+    _, names = logs_of(tmp_path, LogsAtTheEndOfAnEpoch(), [LogsWhatIsKept()], log_nonprivate=True)
+    logged = {"epoch_loss", "losses", "sum_step", "sum_epoch", "count"}
+    assert {f"nonprivate/{name}" for name in logged} <= names
+    assert not logged & names
     card = json.loads(next(tmp_path.rglob("privacy_card.json")).read_text())
-    assert {"epoch_loss", "losses", "inputs", "labels", "train/loss"} <= set(card["logs"]["left_unprotected"])
+    assert {"epoch_loss", "losses", "sum", "count", "train/loss"} <= set(card["logs"]["left_unprotected"])
 
 
 @pytest.mark.parametrize("log_nonprivate", [False, True])

@@ -126,6 +126,8 @@ def test_what_is_not_private_is_in_the_table_that_was_asked_for_and_not_in_the_r
 
 def test_the_environment_of_a_job_does_not_reach_the_next(monkeypatch):
     monkeypatch.setenv("KEPT", "1")
+    for name in ("LOCAL_RANK", "MASTER_PORT"):  # which runs of several processes leave behind
+        monkeypatch.delenv(name, raising=False)
     with clean_environment():
         os.environ.update(LOCAL_RANK="0", MASTER_PORT="1234", KEPT="2")
     assert "LOCAL_RANK" not in os.environ

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import Callback, LightningDataModule
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 from torchvision.transforms import v2
 
@@ -201,6 +201,86 @@ def test_a_training_step_that_mixes_from_a_later_epoch_on_ends_the_training_ther
     with pytest.raises(ConfigurationError, match=message):
         trainer(tmp_path, used).fit(module(), loader(batch_size=20))
     assert used.privacy.steps == 3
+
+
+class MixesOddBatches(Classifier):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step((pairs(x), y) if batch_idx % 2 else batch, batch_idx)
+
+
+def test_a_training_step_that_mixes_every_other_batch_is_found_at_the_start(tmp_path):
+    used = strategy(gradients="hooks")
+    with pytest.raises(ConfigurationError, match="depends on the other records in its batch"):
+        trainer(tmp_path, used).fit(MixesOddBatches(), loader())
+    assert used.privacy is None
+
+
+class MixesAtTheLastStep(Classifier):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        mixed = self.global_step % 2 == 1
+        return super().training_step((pairs(x), y) if mixed else batch, batch_idx)
+
+
+def test_a_training_step_that_mixes_at_some_steps_is_found_before_long(tmp_path):
+    used = strategy(gradients="hooks")
+    with pytest.raises(ConfigurationError, match="depends on the other records in its batch"):
+        trainer(tmp_path, used, max_epochs=60).fit(MixesAtTheLastStep(), loader(batch_size=30))
+    assert 0 < used.privacy.steps < 100
+
+
+class MixUp(Callback):
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        batch[0] = pairs(batch[0])
+
+
+class Centres(Classifier):
+    centre = 0.0
+
+    def on_train_batch_start(self, batch, batch_idx):
+        x, _ = batch
+        self.centre = x.mean(0)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step((x - self.centre, y), batch_idx)
+
+
+class CentresAfterwards(Centres):
+    def on_train_batch_start(self, batch, batch_idx):
+        pass
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.centre = batch[0].mean(0)
+
+
+class EndsEpochs(Classifier):
+    def on_train_batch_start(self, batch, batch_idx):
+        return -1 if len(batch) > 3 else None
+
+
+@pytest.mark.parametrize(
+    ("module", "callbacks"),
+    [(Classifier, [MixUp]), (Centres, []), (CentresAfterwards, []), (EndsEpochs, [])],
+)
+@pytest.mark.parametrize("gradients", ["functional", "hooks", "loop"])
+def test_hooks_and_callbacks_get_no_private_records(module, callbacks, gradients, tmp_path):
+    used = strategy(gradients=gradients)
+    with pytest.raises(ConfigurationError, match="get no private records"):
+        trainer(tmp_path, used, callbacks=[made() for made in callbacks]).fit(module(), loader())
+    assert used.privacy.steps <= 1
+
+
+class LooksAtValidation(Classifier):
+    def on_validation_batch_start(self, batch, batch_idx, dataloader_idx=0):
+        self.seen = batch[0].shape
+
+
+def test_hooks_of_validation_get_their_batches(tmp_path):
+    module = LooksAtValidation()
+    trainer(tmp_path, strategy(), num_sanity_val_steps=1).fit(module, loader(), loader(shuffle=False))
+    assert len(module.seen) == 2
 
 
 @pytest.mark.parametrize("gradients", ["functional", "loop"])

@@ -27,7 +27,7 @@ class Draws(Callback):
         self.batches, self.gradients = [], []
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        self.batches.append(batch)
+        self.batches.append(batch.open())
 
     def on_after_backward(self, trainer, pl_module):
         self.gradients.append(torch.cat([p.grad.reshape(-1).clone() for p in pl_module.parameters()]))

@@ -1,5 +1,7 @@
 """Through the whole strategy, every kind of module gets the gradient of an ordinary backward pass."""
 
+import functools
+
 import pytest
 import torch
 from lightning.pytorch import Callback
@@ -7,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from lightning_gep.gradients import take
 from tests.gradients_zoo import ZOO, N, loss_of
-from tests.toys import INF, strategy, trainer
+from tests.toys import INF, Classifier, loader, strategy, trainer
 
 
 class Gradient(Callback):
@@ -47,4 +49,39 @@ def test_modules_with_random_numbers_train(name, tmp_path):
     loader = DataLoader(range(N), batch_size=N, collate_fn=lambda indices: take(batch, indices))
     used = strategy(mechanism="gp", delta=0.1)
     trainer(tmp_path, used, max_steps=2).fit(module, loader)
+    assert used.privacy.steps == 2
+
+
+class OneCycle(Classifier):
+    """As Lightning's documentation has it."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        self.planned = self.trainer.estimated_stepping_batches
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=self.planned)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def test_configure_optimizers_may_ask_for_the_number_of_steps(tmp_path):
+    module, used = OneCycle(), strategy()
+    fit = trainer(tmp_path, used, num_sanity_val_steps=1)
+    fit.fit(module, loader(batch_size=20), loader(shuffle=False))
+    assert used.privacy.steps == module.planned == fit.global_step == 6
+
+
+def timed(step):
+    @functools.wraps(step)
+    def wrapped(*args, **kwargs):
+        return step(*args, **kwargs)
+
+    return wrapped
+
+
+class Decorated(Classifier):
+    training_step = timed(Classifier.training_step)
+
+
+def test_a_training_step_may_be_decorated(tmp_path):
+    used = strategy()
+    trainer(tmp_path, used, max_steps=2).fit(Decorated(), loader())
     assert used.privacy.steps == 2

@@ -437,3 +437,12 @@ def test_slow_data_is_compared_in_part_and_it_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(public_data, "SECONDS_FOR_COMPARISON", 1e-9)
     with pytest.warns(UserWarning, match="Reading all 60 training records .* That they share no record is for you"):
         trainer(tmp_path, strategy(), max_steps=1).fit(Classifier(), loader())
+
+
+class OwnBackward(Classifier):
+    def backward(self, loss):
+        loss.backward()
+
+
+def test_a_backward_of_its_own_could_add_gradients_without_noise(tmp_path):
+    refusal(tmp_path, r"OwnBackward has a backward\(\) of its own", module=OwnBackward())

@@ -62,15 +62,16 @@ def check_loss(module: nn.Module, loss_function: LossFunction, groups: Parameter
     return _judged(_checked, Probe(module, loss_function, groups), public_batch)
 
 
-def check_still_apart(backend: Backend, public_batch: Any) -> None:
+def check_still_apart(backend: Backend, public_batch: Any, *, by_chance: bool = True) -> None:
     """Raises ConfigurationError if records have begun to touch each other since `check_loss` found that they do not.
 
-    Under vmap they cannot. Alone, one after the other, they can by what training_step remembers; together, as with
-    hooks, in any way. The module and the random states are left as they were.
+    Alone, one after the other or under vmap, they can by what training_step remembers; together, as with hooks, in any
+    way, and `by_chance` with some random numbers. Weights that are not finite have no gradients that could. The module
+    and the random states are left as they were.
     """
-    if backend.name == "functional":
+    if not all(bool(torch.isfinite(p).all()) for p in backend.module.parameters()):
         return
-    together = [check_records_apart, check_records_apart_by_chance] if backend.name == "hooks" else []
+    together = [check_records_apart, *[check_records_apart_by_chance] * by_chance] if backend.name == "hooks" else []
     probe = Probe(backend.module, backend.loss_function, backend.groups)
     with random_state_kept(), parameters_kept(backend.module):
         for check in (*together, check_no_memory):
