@@ -4,12 +4,11 @@ from typing import Any, TypeVar
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy, Strategy
-from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_gep.child_processes import JobLauncher
+from lightning_gep.child_processes import ForkLauncher, JobLauncher
 
 T = TypeVar("T")
 
@@ -109,7 +108,14 @@ class ProcessStrategy(Strategy):
         if self._start_method == "popen":
             self._launcher = JobLauncher(self)
         else:
-            self._launcher = _MultiProcessingLauncher(self, start_method=self._start_method)  # type: ignore[arg-type]
+            self._launcher = ForkLauncher(self, self._start_method)
+
+    def state_of_weights(self) -> dict[str, Any] | None:
+        """What has to stay with the weights, wherever they go: what they have cost; None if that is nothing."""
+        return None
+
+    def take_back(self, state: dict[str, Any] | None) -> None:
+        """The weights, with this state, have come back from processes that were started for a fit."""
 
     @override
     def setup_environment(self) -> None:

@@ -397,7 +397,7 @@ class GEPStrategy(ProcessStrategy):
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        state = self._state_of_weights()
+        state = self.state_of_weights()
         if state is not None:
             checkpoint[CHECKPOINT_KEY] = state
         super().save_checkpoint(checkpoint, filepath, storage_options)
@@ -419,22 +419,35 @@ class GEPStrategy(ProcessStrategy):
         saved = checkpoint.get(CHECKPOINT_KEY)
         if saved is None:
             return
+        if self._fits:
+            self._go_on_from(saved)
+            return
         account = PrivacyAccount.from_state(saved["account"])
-        if self._has_fitted and not self._fits and self.privacy is not None and self.privacy.run_id == account.run_id:
+        if self._has_fitted and self.privacy is not None and self.privacy.run_id == account.run_id:
             # A look at an earlier checkpoint of the run; or at a later one, if others have gone on with it.
             self.privacy.steps = max(self.privacy.steps, account.steps)
             set_origin(self._module, Origin(self.privacy))
             return
-        set_origin(self._module, Origin(account, saved if self._fits else without_basis(saved), self._fits))
-        if self._fits or not self._has_fitted:
+        set_origin(self._module, Origin(account, without_basis(saved)))
+        if not self._has_fitted:
             self.privacy = account
 
-    def _state_of_weights(self) -> dict[str, Any] | None:
-        """What a checkpoint keeps, whoever asks for it and when; nothing if no run, or another's, made the weights."""
+    @override
+    def state_of_weights(self) -> dict[str, Any] | None:
+        """What a checkpoint keeps, whoever asks for it and when; None if no run, or another's, made the weights."""
         origin = origin_of(self._module)
         if origin is None or origin.state is not None:
             return None if origin is None else origin.state
         return self._state() if origin.account is not None and origin.account is self.privacy else None
+
+    @override
+    def take_back(self, state: dict[str, Any] | None) -> None:
+        if state is not None:
+            self._go_on_from(state)
+
+    def _go_on_from(self, state: dict[str, Any]) -> None:
+        self.privacy = PrivacyAccount.from_state(state["account"])
+        set_origin(self._module, Origin(self.privacy, state, to_train_on=True))
 
     def _state_to_continue(self) -> dict[str, Any] | None:
         """That of the checkpoint to train on, or of an earlier fit of this strategy, which a second one continues."""

@@ -165,3 +165,14 @@ def test_a_module_is_not_kept_alive(tmp_path):
     del trained
     gc.collect()
     assert gone() is None
+
+
+def test_what_processes_of_a_notebook_have_spent_comes_back_with_the_weights(tmp_path):
+    used, trained = strategy(start_method="fork"), Classifier()
+    fit = trainer(tmp_path, used, devices=2, max_epochs=1)
+    fit.fit(trained, loader(batch_size=10))
+    assert used.privacy.steps == 3
+    fit.save_checkpoint(tmp_path / "by_hand.ckpt")
+    assert saved_steps(tmp_path / "by_hand.ckpt") == 3
+    with pytest.raises(ConfigurationError, match=OTHERS.format(3)):
+        trainer(tmp_path, strategy()).fit(trained, loader())
