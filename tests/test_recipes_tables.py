@@ -210,6 +210,15 @@ def test_trials_are_judged_on_validation_images_and_never_on_test_images(tmp_pat
         assert settings_of_cell(cell)["data"]["validation_size"] == 5000
 
 
+@pytest.mark.parametrize("experiment", ["mnist_best_gp", "mnist_best_bgep"])
+def test_our_settings_are_those_of_the_best_trial(experiment):
+    trials = [run for run in tuning.TABLE.runs() if run.cell.experiment == experiment and run in COMMITTED]
+    accuracies = {run.cell: read_result(result_file(RESULTS, run))["validation_accuracy"] for run in trials}
+    best = max(accuracies, key=accuracies.__getitem__)
+    chosen = settings_of(Run("a table", replace(best, overrides=(tuning.HELD_OUT,)), 0))
+    assert settings_of_cell(best) == chosen, f"the best trial is {best.name}"
+
+
 def test_a_figure_stands_beside_its_numbers(tmp_path):
     assert page(tmp_path).count("Not run.") == 3
     shutil.copytree(RESULTS / "figures", tmp_path / "figures")
