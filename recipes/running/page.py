@@ -26,9 +26,9 @@ results DATA=directory` runs what is missing, and `recipes/README.md` tells the 
 - **ours**: mean test accuracy in percent ± standard deviation (n − 1) over seeds; `not run` where there is no run yet.
 - **ε**: the largest that one of our runs spent, by PLD (by RDP in the row that says so), rounded up.
 - **time**: of one run from start to end, on one thread with others beside it: the mean over seeds, whatever machine
-  they ran on. Looks at the test images for the curves are included, and so are pauses, which runs do not note: one of
-  B-GEP with our settings on MNIST and some of the linear layer's stood still for most of it, B-GEP on CIFAR-10 for a
-  fifth, and the first run on features computed them.
+  they ran on. Looks at the test images for the curves are included, and so are pauses, which runs do not note: some of
+  the linear layer's stood still for most of it, B-GEP on CIFAR-10 for a fifth, and the first run on features computed
+  them.
 
 In pictures, dotted lines are published figures; curves are single runs, and nothing was chosen by looking at them.
 """
