@@ -210,7 +210,7 @@ def test_trials_are_judged_on_validation_images_and_never_on_test_images(tmp_pat
         assert settings_of_cell(cell)["data"]["validation_size"] == 5000
 
 
-@pytest.mark.parametrize("experiment", ["mnist_best_gp", "mnist_best_bgep"])
+@pytest.mark.parametrize("experiment", mnist_epsilon2.BEST)
 def test_our_settings_are_those_of_the_best_trial(experiment):
     trials = [run for run in tuning.TABLE.runs() if run.cell.experiment == experiment and run in COMMITTED]
     accuracies = {run.cell: read_result(result_file(RESULTS, run))["validation_accuracy"] for run in trials}
