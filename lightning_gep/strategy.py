@@ -1,12 +1,12 @@
 """GEPStrategy: the glue between Lightning's hooks and the private core."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_gep.account import PrivacyAccount
+from lightning_gep.accounted_strategy import AccountedStrategy
 from lightning_gep.announcements import announce, announce_kept, announce_later_log, announce_logs
 from lightning_gep.card.content import RunFacts, mechanism_section, public_data_section
 from lightning_gep.card.run import RunCard, card_directory
@@ -29,11 +30,9 @@ from lightning_gep.groups import Grouping, ParameterGroups
 from lightning_gep.mechanism import gradient_embedding_perturbation
 from lightning_gep.mixing import check_collate
 from lightning_gep.noise import NoNoise, make_noise
-from lightning_gep.origins import UNKNOWN, Origin, check_own, origin_of, set_origin
 from lightning_gep.plan import PrivacyPlan
 from lightning_gep.poisson_loader import EmptyBatch, PoissonLoader
 from lightning_gep.private_batch import PrivateBatch
-from lightning_gep.processes import ProcessStrategy
 from lightning_gep.public_data import (
     PublicRecords,
     PublicStream,
@@ -46,13 +45,7 @@ from lightning_gep.public_gradients import PublicGradients
 from lightning_gep.quiet import LogGuard
 from lightning_gep.release import Clipping
 from lightning_gep.release_checks import ReleaseChecks
-from lightning_gep.resumption import (
-    CHECKPOINT_KEY,
-    check_resumable,
-    check_same_guarantee,
-    open_ledger,
-    without_basis,
-)
+from lightning_gep.resumption import check_same_guarantee, open_ledger
 from lightning_gep.run_size import limited, steps_in_all
 from lightning_gep.sampling import PoissonSampler, Secret, seeded_secret
 from lightning_gep.settings import NOTHING_CHOSEN, Auto, CostSettings, PrivacySettings
@@ -74,7 +67,7 @@ from lightning_gep.variants import Split
 PUBLIC_RECORDS_CHECKED = 64
 
 
-class GEPStrategy(ProcessStrategy):
+class GEPStrategy(AccountedStrategy):
     """Makes a Lightning run differentially private, on one device or several.
 
     The (ε, δ) guarantee is for adding or removing one training record, and covers the weights and everything computed
@@ -146,9 +139,6 @@ class GEPStrategy(ProcessStrategy):
             aux_dataloader=aux_dataloader,
         )
         self.log_nonprivate, self.trust_checkpoint = log_nonprivate, trust_checkpoint
-        self.privacy: PrivacyAccount | None = None
-        self._checkpoint: Path | None = None
-        self._trainer_of_run: Trainer | None = None
         self._has_train_loader = False
         self._public_records: PublicRecords | None = None
         self._card: RunCard | None = None
@@ -161,11 +151,6 @@ class GEPStrategy(ProcessStrategy):
         return f"GEPStrategy(for lightning.pytorch.Trainer, not for pytorch_lightning.Trainer; {self.settings})"
 
     # Before the first step: everything is checked and calibrated when the trainer hands over the train loader.
-
-    @override
-    def connect(self, model: LightningModule) -> None:
-        super().connect(model)
-        self._trainer_of_run = model.trainer
 
     @override
     def setup(self, trainer: Trainer) -> None:
@@ -241,7 +226,7 @@ class GEPStrategy(ProcessStrategy):
             announce_kept(self._gradients.kept)
         self._card = self._make_card(trainer, groups, logged, saved) if self.is_global_zero else None
         # Not before: Lightning has put the weights of a checkpoint into the module, and if it is refused they stay.
-        set_origin(self._module, Origin(self.privacy))
+        self._begin_with_own_account()
         # A new secret for every fit, also after a resume: the same on all ranks, and on no disk.
         seed = self._gradients.seed
         secret = Secret(self.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)
@@ -397,67 +382,16 @@ class GEPStrategy(ProcessStrategy):
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        state = self.state_of_weights()
-        if state is not None:
-            checkpoint[CHECKPOINT_KEY] = state
         super().save_checkpoint(checkpoint, filepath, storage_options)
         if self._card is not None and self._fits:
             self._card.write()
 
+    @property
     @override
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
-        self._checkpoint = Path(checkpoint_path)
-        if self._fits:
-            check_resumable(checkpoint, self._checkpoint)
-        return checkpoint
+    def _has_fitted(self) -> bool:
+        return hasattr(self, "_basis_source")
 
     @override
-    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        set_origin(self._module, UNKNOWN)  # some of the weights are there if it fails
-        super().load_model_state_dict(checkpoint, strict)
-        saved = checkpoint.get(CHECKPOINT_KEY)
-        if saved is None:
-            return
-        if self._fits:
-            self._go_on_from(saved)
-            return
-        account = PrivacyAccount.from_state(saved["account"])
-        if self._has_fitted and self.privacy is not None and self.privacy.run_id == account.run_id:
-            # A look at an earlier checkpoint of the run; or at a later one, if others have gone on with it.
-            self.privacy.steps = max(self.privacy.steps, account.steps)
-            set_origin(self._module, Origin(self.privacy))
-            return
-        set_origin(self._module, Origin(account, without_basis(saved)))
-        if not self._has_fitted:
-            self.privacy = account
-
-    @override
-    def state_of_weights(self) -> dict[str, Any] | None:
-        """What a checkpoint keeps, whoever asks for it and when; None if no run, or another's, made the weights."""
-        origin = origin_of(self._module)
-        if origin is None or origin.state is not None:
-            return None if origin is None else origin.state
-        return self._state() if origin.account is not None and origin.account is self.privacy else None
-
-    @override
-    def take_back(self, state: dict[str, Any] | None) -> None:
-        if state is not None:
-            self._go_on_from(state)
-
-    def _go_on_from(self, state: dict[str, Any]) -> None:
-        self.privacy = PrivacyAccount.from_state(state["account"])
-        set_origin(self._module, Origin(self.privacy, state, to_train_on=True))
-
-    def _state_to_continue(self) -> dict[str, Any] | None:
-        """That of the checkpoint to train on, or of an earlier fit of this strategy, which a second one continues."""
-        origin = origin_of(self._module)
-        if origin is not None:
-            check_own(origin, self.privacy)
-            if origin.to_train_on:
-                return origin.state
-        return self._state() if self._has_fitted else None
-
     def _state(self) -> dict[str, Any]:
         assert self.privacy is not None
         source = self._basis_source
@@ -515,25 +449,6 @@ class GEPStrategy(ProcessStrategy):
                 f"Process {self.global_rank} has other privacy settings than process 0: {plan.to_state()} instead of "
                 f"{first}. Start all processes with the same configuration."
             )
-
-    @property
-    def _module(self) -> LightningModule:
-        assert self.lightning_module is not None
-        return self.lightning_module
-
-    @property
-    def _trainer(self) -> Trainer:
-        # Not the module's: a second trainer, which tests it, say, takes its place there.
-        assert self._trainer_of_run is not None
-        return self._trainer_of_run
-
-    @property
-    def _fits(self) -> bool:
-        return self._trainer_of_run is not None and self._trainer_of_run.state.fn == TrainerFn.FITTING
-
-    @property
-    def _has_fitted(self) -> bool:
-        return hasattr(self, "_basis_source")
 
 
 def planned_steps(trainer: Trainer, batches_an_epoch: int) -> int | None:
