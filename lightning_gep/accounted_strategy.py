@@ -61,7 +61,7 @@ class AccountedStrategy(ProcessStrategy):
         if self._has_fitted and self.privacy is not None and self.privacy.run_id == account.run_id:
             # A look at an earlier checkpoint of the run; or at a later one, if others have gone on with it.
             self.privacy.steps = max(self.privacy.steps, account.steps)
-            set_origin(self._module, Origin(self.privacy))
+            self._count_on_own_account()
             return
         set_origin(self._module, Origin(account, without_basis(saved)))
         if not self._has_fitted:
@@ -93,8 +93,8 @@ class AccountedStrategy(ProcessStrategy):
                 return origin.state
         return self._state() if self._has_fitted else None
 
-    def _begin_with_own_account(self) -> None:
-        """To be called before the first release of a fit."""
+    def _count_on_own_account(self) -> None:
+        """The weights are those of this run; to be called before the first release of a fit."""
         set_origin(self._module, Origin(self.privacy))
 
     @property

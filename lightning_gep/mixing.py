@@ -23,6 +23,7 @@ from lightning_gep.gradients.state import (
     changed_tensors,
     changed_values,
     named_tensors,
+    noted_traces,
     saved_beside_tensors,
     untouched,
 )
@@ -66,7 +67,7 @@ def check_transfer(module: nn.Module, batch: Any, transferred: Callable[[Any], A
             f"The public batch has {batch_size(batch)} records; checking takes {RECORDS_NEEDED} at least. Use a larger "
             "batch size for the auxiliary data."
         )
-    with untouched(module):
+    with untouched(module), noted_traces(module) as kept:
         before, beside = named_tensors(module), saved_beside_tensors(module)
         mixed = mixes(lambda positions: transferred(take(batch, positions)), min(RECORDS_TRIED, batch_size(batch)))
         changed = [*changed_tensors(module, before), *changed_values(beside, saved_beside_tensors(module))]
@@ -79,6 +80,11 @@ def check_transfer(module: nn.Module, batch: Any, transferred: Callable[[Any], A
         raise ConfigurationError(
             f"{HOOKS} changes {', '.join(changed)}: what it computes there from the records would be released without "
             "noise. Remove it."
+        )
+    if kept:
+        raise ConfigurationError(
+            f"{HOOKS} sets {', '.join(kept)} of the module, by which records could reach the gradients of others. Hand "
+            "it on in the batch, a value for each record, or remove it."
         )
 
 

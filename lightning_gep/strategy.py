@@ -226,7 +226,7 @@ class GEPStrategy(AccountedStrategy):
             announce_kept(self._gradients.kept)
         self._card = self._make_card(trainer, groups, logged, saved) if self.is_global_zero else None
         # Not before: Lightning has put the weights of a checkpoint into the module, and if it is refused they stay.
-        self._begin_with_own_account()
+        self._count_on_own_account()
         # A new secret for every fit, also after a resume: the same on all ranks, and on no disk.
         seed = self._gradients.seed
         secret = Secret(self.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)

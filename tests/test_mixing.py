@@ -290,6 +290,26 @@ def test_records_that_meet_no_other_may_be_trained_on_with_what_would_mix_a_batc
     assert used.privacy.steps > 3
 
 
+class CentresInTransfer(Classifier):
+    _centre = 0.0
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        self._centre = batch[0].mean(0)
+        return batch
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step((x - self._centre, y), batch_idx)
+
+
+@pytest.mark.parametrize("gradients", ["functional", "hooks", "loop"])
+def test_what_a_transfer_hook_keeps_could_mix_records(gradients, tmp_path):
+    used = strategy(gradients=gradients)
+    with pytest.raises(ConfigurationError, match="on_after_batch_transfer sets _centre of the module, by which"):
+        trainer(tmp_path, used).fit(CentresInTransfer(), loader())
+    assert used.privacy is None
+
+
 class Sums(Classifier):
     def __init__(self):
         super().__init__()
