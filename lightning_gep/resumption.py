@@ -18,7 +18,8 @@ def check_resumable(checkpoint: dict[str, Any], path: Path) -> None:
     if checkpoint.get(CHECKPOINT_KEY) is None:
         raise ConfigurationError(
             f"The checkpoint {path} has no privacy state, so its weights may know the training data. Resume a "
-            "checkpoint of a GEPStrategy run; load weights that are public into the module yourself."
+            "checkpoint of a GEPStrategy run; load weights that are public into the module yourself. If the fit that "
+            "saved it ended before its first step, there is nothing to resume: fit without ckpt_path."
         )
 
 

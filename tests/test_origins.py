@@ -156,6 +156,9 @@ def test_why_a_first_fit_failed_is_not_hidden_by_what_is_saved_then(tmp_path):
     saving = OnExceptionCheckpoint(tmp_path / "error")
     with pytest.raises(FileExistsError):
         trainer(tmp_path, strategy(), callbacks=[saving], enable_checkpointing=True).fit(module(), loader())
+    (tmp_path / "privacy").unlink()
+    with pytest.raises(ConfigurationError, match="before its first step, there is nothing to resume: fit without ckpt"):
+        trainer(tmp_path, strategy()).fit(module(), loader(), ckpt_path=saving.ckpt_path)
 
 
 def test_a_module_is_not_kept_alive(tmp_path):
