@@ -35,6 +35,13 @@ def whole_number(name: str, value: int, fix: str = "Use 0.") -> int:
     return value
 
 
+def truth_value(name: str, value: bool) -> bool:
+    """`value`, if it is a truth value: on a command line `no` and `off` are words, and a word counts as true."""
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name} must be true or false, but it is {value!r}. Use false.")
+    return value
+
+
 def one_of(name: str, value: str, choices: Iterable[str]) -> str:
     """`value`, if it is one of `choices`."""
     choices = tuple(choices)

@@ -21,6 +21,7 @@ from lightning_gep.announcements import announce, announce_kept, announce_later_
 from lightning_gep.card.content import RunFacts, mechanism_section, public_data_section
 from lightning_gep.card.run import RunCard, card_directory
 from lightning_gep.card.software import software
+from lightning_gep.checks import truth_value
 from lightning_gep.diagnostics import Diagnostics
 from lightning_gep.errors import ConfigurationError, LedgerError
 from lightning_gep.fresh_randomness import renew_random_states
@@ -138,7 +139,8 @@ class GEPStrategy(AccountedStrategy):
             gradients=gradients,
             aux_dataloader=aux_dataloader,
         )
-        self.log_nonprivate, self.trust_checkpoint = log_nonprivate, trust_checkpoint
+        self.log_nonprivate = truth_value("log_nonprivate", log_nonprivate)
+        self.trust_checkpoint = truth_value("trust_checkpoint", trust_checkpoint)
         self._has_train_loader = False
         self._public_records: PublicRecords | None = None
         self._card: RunCard | None = None

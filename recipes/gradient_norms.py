@@ -1,9 +1,9 @@
 """Norm of the noise against norm of the gradient (Figure 1 of the paper), for GP and for both parts of GEP.
 
-At each step that was measured: the length of the mean clipped gradient, which GP releases, and of the mean clipped
-embedding and residual, which GEP releases, beside the expected length of the noise that each gets at the same ε. The
-basis is the paper's, a cold start on ImageNet at the very weights. The paper shows GP on ResNet20 at initialisation,
-with the noise of ε = 5 after 90 epochs; ε = 2 and 8 are those of its table.
+At each step that was measured: the length of the mean gradient as it is, of the mean clipped gradient, which GP
+releases, and of the mean clipped embedding and residual, which GEP releases, beside the expected length of the noise
+that each gets at the same ε. The basis is the paper's, a cold start on ImageNet at the very weights. The paper shows GP
+on ResNet20 at initialisation, with the noise of ε = 5 after 90 epochs; ε = 2 and 8 are those of its table.
 
     python -m recipes.gradient_norms --data-directory data
     python -m recipes.gradient_norms --data-directory data --data mnist
@@ -18,8 +18,10 @@ from typing import Any
 
 from lightning_gep.calibration import make_mechanism, noise_multiplier_for
 from lightning_gep.release import Part
+from lightning_gep.report.text import NOTHING
 from lightning_gep.runs import write_json
 from recipes.measured import drawing
+from recipes.measured.batch import WHOLE
 from recipes.measured.measuring import measure
 from recipes.measured.options import Options, options_from
 from recipes.measured.training import composed, experiment
@@ -30,7 +32,8 @@ NAME = "gradient_norms"
 SOURCE, WAY = "imagenet", "power"
 FIGURE_1 = (5, 90)
 """ε and epochs of the paper's figure."""
-PARTS = {"gradient": "GP: gradient", "embedding": "GEP: embedding", "residual": "GEP: residual"}
+UNCLIPPED = "gradient, before clipping"
+PARTS = {"gradient": "GP: clipped gradient", "embedding": "GEP: clipped embedding", "residual": "GEP: clipped residual"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -90,6 +93,11 @@ def signals(figures: dict[str, Any]) -> dict[str, dict[int, float]]:
     return found
 
 
+def unclipped(figures: dict[str, Any]) -> dict[int, float]:
+    """Step → length of the mean of gradients as they are."""
+    return {step: at["gradients"]["norm_of_mean"][WHOLE] for step, at in drawing.steps_of(figures).items()}
+
+
 def table(figures: dict[str, Any]) -> str:
     """The lengths at each step, and those of the noise at each ε."""
     steps, noise = drawing.steps_of(figures), figures["noise"]
@@ -98,7 +106,8 @@ def table(figures: dict[str, Any]) -> str:
         *(f"step {step}" for step in steps),
         *(f"noise, ε = {e} in {noise[e]['epochs']} epochs" for e in noise),
     ]
-    rows = [
+    before = [UNCLIPPED, *(f"{length:.3g}" for length in unclipped(figures).values()), *(NOTHING for _ in noise)]
+    rows = [before] + [
         [PARTS[part]]
         + [f"{at[step]:.3g}" if step in at else "not measured" for step in steps]
         + [f"{budget[part]:.3g}" for budget in noise.values()]
@@ -122,6 +131,7 @@ def draw(figures: dict[str, Any], file: Path) -> None:
     """A panel for each ε: lengths as lines, those of their noise as dotted lines of the same colour."""
     picture, grid = drawing.panels(1, len(figures["noise"]))
     for axes, (epsilon, budget) in zip(grid[0], figures["noise"].items(), strict=True):
+        drawing.line(axes, unclipped(figures), UNCLIPPED, len(PARTS))
         for colour, (part, at) in enumerate(signals(figures).items()):
             drawing.line(axes, at, PARTS[part], colour)
             drawing.line(axes, dict.fromkeys(at, budget[part]), f"{PARTS[part]}, its noise", colour, ":")

@@ -29,7 +29,7 @@ def _results(asked: argparse.Namespace) -> int:
     code = 0 if asked.tables_only else run_command(asked, TABLES, runs_in_order())
     if asked.dry_run or places.extra:
         return code
-    if code in (0, 1) and not (asked.tables_only or asked.only or asked.seeds or asked.minutes):
+    if code in (0, 1) and not (asked.tables_only or asked.only or asked.seeds or asked.minutes is not None):
         measure_figures(places)
     write_page(places.output)
     print(f"The tables are in {short_path(places.output / PAGE)}.")

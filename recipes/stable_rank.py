@@ -60,8 +60,11 @@ def table(figures: dict[str, Any]) -> str:
 
 
 def summary(figures: dict[str, Any]) -> str:
-    """Both ranks at the last step, and how many times that of gradients is in that of residuals."""
-    found, last = ranks(figures), max(drawing.steps_of(figures))
+    """Both ranks at the last step that has both, and how many times that of gradients is in that of residuals."""
+    found = ranks(figures)
+    last = max(found["residuals"].get(WHOLE, {}), default=None)
+    if last is None:
+        return "residuals were not measured"
     both = {
         group: (at[last], found["residuals"][group][last])
         for group, at in found["gradients"].items()

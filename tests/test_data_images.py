@@ -282,6 +282,7 @@ def test_a_file_with_something_else_in_it_is_refused(arrays, message, tmp_path):
         ({"directory": None}, "directory must be a path, but it is None"),
         ({"cache_directory": 3}, "cache_directory must be a path, but it is 3"),
         ({"download": "no"}, "download must be true or false, but it is 'no'"),
+        ({"extra": "off"}, "extra must be true or false, but it is 'off'"),
     ],
 )
 def test_a_value_that_cannot_work_is_named(settings, message, mnist):

@@ -115,6 +115,22 @@ def test_the_source_may_be_deleted_once_it_is_cached(make, below, write, tmp_pat
         make(str(data / below), str(tmp_path / "cache"), count=2).records(COLOUR)
 
 
+def test_a_directory_may_be_moved_with_the_cache_in_it_and_without_its_source(tmp_path):
+    (tmp_path / "before").mkdir()
+    write_imagenet_npz(tmp_path / "before")
+    before = images(ImageNet(str(tmp_path / "before"), count=None))
+    (tmp_path / "before" / "imagenet32_aux.npz").unlink()
+    (tmp_path / "before").rename(tmp_path / "after")
+    assert np.array_equal(images(ImageNet(str(tmp_path / "after"), count=None)), before)
+
+
+def test_two_directories_with_one_cache_are_told_apart(tmp_path):
+    for each in (2, 3):
+        directory = tmp_path / f"of {each}"
+        data_files.write_imagenet(directory / "imagenet", each)
+        assert len(images(ImageNet(str(directory), str(tmp_path / "cache"), count=None))) == 3 * each
+
+
 def test_imagenet_in_place_of_a_deleted_npz_is_read(tmp_path):
     write_imagenet_npz(tmp_path)
     assert ImageNet(str(tmp_path), count=None).records(COLOUR).labels is None
@@ -146,7 +162,7 @@ def test_photographs_come_in_the_shape_of_the_private_images():
     assert not torch.equal(colour[:, 0], colour[:, 1])
     assert torch.equal(Photographs().records((1, 8, 8)).images, PhotographPatches(8).images)
     assert len(Photographs(count=20).records((1, 8, 8))) == 20
-    with pytest.raises(ConfigurationError, match="count=20000 is above the 5318 patches"):
+    with pytest.raises(ConfigurationError, match="count=20000 is above the 5318 public images of photographs"):
         Photographs(count=20000).records((1, 8, 8))
 
 
@@ -207,6 +223,13 @@ def test_a_count_or_a_picture_that_cannot_be_is_named(tmp_path):
         ImageNet(str(tmp_path), count=0)
     with pytest.raises(ConfigurationError, match="seed must be a whole number that is 0 or more, but it is -1"):
         ImageNet(str(tmp_path), seed=-1)
+    for shape, message in (
+        ((4, 32, 32, 5), r"public images have 5 channels. They must be grey \(1\) or red, green and blue \(3\)"),
+        ((0, 32, 32, 3), "There is no image in the file of imagenet. Get it again"),
+    ):
+        np.savez(tmp_path / "imagenet32_aux.npz", images=np.zeros(shape, np.uint8))
+        with pytest.raises(ConfigurationError, match=message):
+            ImageNet(str(tmp_path), count=None).records(COLOUR)
     (tmp_path / "broken.png").write_bytes(b"\x89PNG")
     with pytest.raises(ConfigurationError, match=r"broken.png cannot be read as an image .*Remove or replace it"):
         ImageFolder(str(tmp_path), count=1).records(COLOUR)

@@ -210,9 +210,12 @@ def test_a_shortcut_of_the_resnet_takes_every_second_pixel_and_pads_channels_wit
     ("network", "setting"),
     [
         (ResNet20, {"norm_groups": 0}),
+        (ResNet20, {"norm_groups": 3}),
         (MnistCNN, {"num_classes": 0}),
         (MnistCNN, {"activation": "softmax"}),
         (MnistCNN, {"filters": "edges"}),
+        (MnistCNN, {"normalise": "off"}),
+        (MnistCNN, {"group_norm": "no"}),
         (LinearProbe, {"num_features": -1}),
         (TextEncoder, {"heads": 7}),
     ],
@@ -221,6 +224,17 @@ def test_other_networks_that_cannot_be_built_say_which_value(network, setting):
     ((name, value),) = setting.items()
     with pytest.raises(ConfigurationError, match=f"{name}.*{value}"):
         network(**setting)
+
+
+def test_a_model_with_fewer_classes_than_the_data_is_refused_before_any_step(tmp_path):
+    model = ImageClassifier(
+        SmallCNN(num_classes=5), partial(torch.optim.SGD, lr=0.5), partial(ConstantLR, factor=1.0), num_classes=5
+    )
+    trainer = Trainer(max_epochs=1, logger=False, enable_checkpointing=False, default_root_dir=tmp_path)
+    with pytest.raises(
+        ConfigurationError, match="num_classes=5, but the data have 10 classes. Use model.num_classes=10"
+    ):
+        trainer.fit(model, DigitsDataModule())
 
 
 @pytest.mark.parametrize(

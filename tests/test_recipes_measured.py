@@ -23,6 +23,7 @@ from recipes.measured.batch import WHOLE, of_gradients, of_projection, products_
 from recipes.measured.nested_basis import cold_start, largest_quotas, random_basis
 from recipes.measured.options import SOURCES
 from recipes.measured.training import training
+from recipes.running.outcome import RESULTS
 from recipes.running.overview import README
 from recipes.running.page import FIGURES
 from recipes.running.settings import settings_of, without_machine
@@ -269,8 +270,20 @@ def test_noise_stands_beside_gradients_on_mnist(command, capsys):
         assert noise["embedding"] == pytest.approx(10 * 2**0.5 * sigma * 4**0.5 / 4)
         assert noise["residual"] == pytest.approx(2 * 2**0.5 * sigma * p**0.5 / 4)
     assert "ε = 8 in 200 epochs" in picture
-    assert "| GEP: residual | " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "| GEP: clipped residual | " in printed
+    lengths = [f"{step['gradients']['norm_of_mean']['all']:.3g}" for step in figures["steps"].values()]
+    assert f"| gradient, before clipping | {' | '.join(lengths)} | – | – | – |" in printed
     assert figures["steps"]["2"]["gradients"]["norm_of_clipped_mean"] > 0
+
+
+def test_a_step_without_residuals_is_left_out_of_the_summary():
+    figures = json.loads((RESULTS / "figures" / "measured_mnist.json").read_text())
+    figures["steps"]["180"] = {**figures["steps"]["120"], "bases": {}}
+    assert stable_rank.summary(figures).startswith("at step 120, ")
+    for step in figures["steps"].values():
+        step["bases"] = {}
+    assert stable_rank.summary(figures) == "residuals were not measured"
 
 
 def test_no_line_of_a_picture_is_outside_of_its_panel():

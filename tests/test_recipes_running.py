@@ -173,7 +173,10 @@ def test_a_failed_run_says_why_and_the_exit_code_is_1(mnist, tmp_path, started, 
         (["--only", "mnist_gpp"], "--only mnist_gpp fits no cell. There are: mnist_gp_eps2, "),
         (["--only", "mnist_gp_eps2", "--seeds", "7"], "--seeds 7: no cell has such a seed"),
         (["mnist_gp_eps2"], "'mnist_gp_eps2' is not an override. Write KEY=VALUE, or --only mnist_gp_eps2"),
+        (["--only", "mnist_gp_eps2", "--seeds", "0", "7"], "--seeds 7: no cell has such a seed"),
         (["--jobs", "0"], "--jobs 0 would run nothing"),
+        (["--minutes", "0"], "--minutes 0 leaves no time to run"),
+        (["--minutes", "nan"], "--minutes nan leaves no time to run"),
         (["--output", str(RESULTS), "trainer.max_steps=2"], "runs with trainer.max_steps=2 are none. Leave --output"),
     ],
 )
@@ -235,6 +238,7 @@ def test_an_interrupted_run_is_continued_by_the_same_command(mnist, tmp_path, mo
     assert (result["steps"], result["attempts"]) == (steps, 2)
     assert result["steps_counted"] == released(directory) <= steps + 1, "it was saved when it was interrupted"
     assert len(result["curves"]["test_accuracy"]) <= 40
+    assert result["curves"]["test_accuracy"][-1][0] == steps
 
 
 class Endless:
@@ -267,15 +271,28 @@ def test_when_time_is_up_what_runs_is_interrupted_and_nothing_else_is_started(tm
     assert "Time is up" in progress.console.file.getvalue()
 
 
-def test_being_terminated_is_like_ctrl_c(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["terminated", "terminal closed"])
+def test_being_stopped_from_outside_is_like_ctrl_c(number, tmp_path, monkeypatch, capsys, request):
     begun = []
     monkeypatch.setattr(jobs, "start", lambda arguments, log: begun.append(Endless()) or begun[-1])
-    monkeypatch.setattr(Progress, "show", lambda self, jobs: os.kill(os.getpid(), signal.SIGTERM))
-    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(Progress, "show", lambda self, jobs: os.kill(os.getpid(), number))
+    before = signal.signal(number, signal.SIG_DFL)
+    request.addfinalizer(lambda: signal.signal(number, before))
     assert command.main(table1.TABLE, [*where(tmp_path), "--only", "mnist_gp_eps2", "--jobs", "1"]) == 130
     assert [process.code for process in begun] == [1]
     assert "Interrupted. The same command goes on." in capsys.readouterr().out
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == signal.SIG_DFL
+
+
+def test_under_nohup_a_terminal_that_is_closed_changes_nothing(tmp_path, monkeypatch, request):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
+    handlers = []
+    monkeypatch.setattr(jobs, "start", lambda arguments, log: Endless())
+    monkeypatch.setattr(Progress, "show", lambda self, jobs: handlers.append(signal.getsignal(signal.SIGHUP)))
+    words = [*where(tmp_path), "--only", "mnist_gp_eps2", "--jobs", "1", "--minutes", "0.001"]
+    assert command.main(table1.TABLE, words) == 0
+    assert set(handlers) == {signal.SIG_IGN}
 
 
 def test_a_process_that_does_not_stop_is_killed(tmp_path, monkeypatch):

@@ -24,12 +24,13 @@ from recipes.running.outcome import (
     made_with,
     read_result,
     result_file,
+    results_of,
     thinned,
     write_result,
 )
 from recipes.running.overview import README, overview
 from recipes.running.page import FIGURES, PAGE, page
-from recipes.running.page_table import section
+from recipes.running.page_table import in_short, section
 from recipes.running.plots import draw_all
 from recipes.running.settings import settings_of
 
@@ -202,6 +203,7 @@ def test_trials_are_judged_on_validation_images_and_never_on_test_images(tmp_pat
     assert row(written.splitlines(), trial.cell) == ["97.00", "1 of 1", "2", "30", "1 min 30 s"]
     assert "| validation, % |" in written
     assert "12.34" not in written
+    assert "97.00 on validation images" in "\n".join(in_short(tuning.TABLE, results_of(tuning.TABLE, tmp_path)))
     draw_all([tuning.TABLE], tmp_path)
     picture = (tmp_path / "tuning.svg").read_text()
     assert "validation accuracy, %" in picture
@@ -289,7 +291,7 @@ def test_the_list_of_recipes_has_what_came_out_and_how_long_it_took(tmp_path):
     assert "| 3 of 35 | 4 min 30 s |" in written
     assert "| GEP: CIFAR-10, ε = 8, k = 500: 95.00. [Accuracy" in written
     assert written.count("| 2 min 5 s |") == written.count("| `table1/mnist_gep_eps8` |") == len(FIGURES)
-    assert "| MNIST at ε = 5, step 0: GP: gradient 0.63 against noise of 1.6; step 120: " in written
+    assert "| MNIST at ε = 5, step 0: GP: clipped gradient 0.63 against noise of 1.6; step 120: " in written
     assert "MNIST at step 120, 4.9 for gradients and 11.1 for residuals" in written
     assert "MNIST with k = 500: ImageNet, random labels 0.535 at step 0, 0.391 at step 60, 0.307 at" in written
     assert overview(written, TABLES, FIGURES) == README.read_text()

@@ -446,3 +446,9 @@ class OwnBackward(Classifier):
 
 def test_a_backward_of_its_own_could_add_gradients_without_noise(tmp_path):
     refusal(tmp_path, r"OwnBackward has a backward\(\) of its own", module=OwnBackward())
+
+
+@pytest.mark.parametrize("name", ["log_nonprivate", "trust_checkpoint"])
+def test_a_word_is_not_taken_for_a_truth_value(name):
+    with pytest.raises(ConfigurationError, match=f"{name} must be true or false, but it is 'off'"):
+        strategy(**{name: "off"})

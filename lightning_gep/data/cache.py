@@ -73,8 +73,9 @@ class ArrayCache:
             if not _made_from(manifest["sources"], sources):
                 return None
             arrays = {key: np.load(self._file(name, key), mmap_mode="r") for key in manifest["arrays"]}
-            return arrays if all(_described(arrays[k]) == manifest["arrays"][k] for k in arrays) else None
-        except (OSError, ValueError, KeyError, TypeError, EOFError):
+            whole = bool(arrays) and all(_described(arrays[key]) == manifest["arrays"][key] for key in arrays)
+            return arrays if whole else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
             return None
 
     def write(self, name: str, recipe: Recipe, arrays: Arrays, sources: Sequence[Path]) -> None:

@@ -33,6 +33,8 @@ class DigitsDataModule(LightningDataModule):
     private record.
     """
 
+    num_classes = NUM_CLASSES
+
     def __init__(
         self,
         batch_size: int = 256,

@@ -35,7 +35,7 @@ class EfficientNetLite0:
         self.image_size = image_size
         self.batch_size = positive_integer("batch_size", batch_size, "It is the number of images at a time, e.g. 10.")
         found = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(found if device == "auto" else device)
+        self.device = _usable(found if device == "auto" else device)
         self._network: Any = None
 
     @property
@@ -56,6 +56,15 @@ class EfficientNetLite0:
         large = nn.functional.interpolate(colour, size=2 * [self.image_size], mode="bilinear", align_corners=False)
         features: Tensor = self._network.extract_features(large).mean(dim=(2, 3))
         return features
+
+
+def _usable(device: str) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
+        raise ConfigurationError(
+            f"device={device!r} cannot be used ({str(error).splitlines()[0]}). Use auto, cpu or cuda."
+        ) from error
 
 
 def _pretrained() -> nn.Module:

@@ -39,10 +39,9 @@ def extract_features(images: NDArray[Any], of: str, network: FeatureNetwork, cac
     pieces = cache.directory / f".{name}.{content:08x}.pieces"
 
     def make() -> tuple[Arrays, Sequence[Path]]:
-        pieces.mkdir(exist_ok=True)
         # A console of its own: that of Lightning's progress bar may be in use, and takes one bar at a time.
         starts = track(range(0, len(images), IMAGES_A_PIECE), f"Features of {of}", console=Console(stderr=True))
-        parts = [_piece(pieces / f"{i:08d}.npy", images[i : i + IMAGES_A_PIECE], network) for i in starts]
+        parts = [_piece(i, images[i : i + IMAGES_A_PIECE], network, ArrayCache(pieces)) for i in starts]
         return {"features": np.concatenate(parts)}, []
 
     features = cache.get(name, {"network": network.name, "images": content}, None, make)["features"]
@@ -50,17 +49,10 @@ def extract_features(images: NDArray[Any], of: str, network: FeatureNetwork, cac
     return features
 
 
-def _piece(path: Path, images: NDArray[Any], network: FeatureNetwork) -> NDArray[Any]:
+def _piece(begins: int, images: NDArray[Any], network: FeatureNetwork, pieces: ArrayCache) -> NDArray[Any]:
     """The features of some images, from disk if they are there and whole."""
-    if path.exists():
-        try:
-            found: NDArray[Any] = np.load(path)
-            if found.shape == (len(images), network.num_features):
-                return found
-        except (OSError, ValueError, EOFError):
-            path.unlink()  # cut off: computed again
-    features = network(images).astype(np.float32)
-    unfinished = path.with_suffix(".new.npy")
-    np.save(unfinished, features)
-    unfinished.rename(path)
-    return features
+
+    def make() -> tuple[Arrays, Sequence[Path]]:
+        return {"features": network(images).astype(np.float32)}, []
+
+    return pieces.get(f"{begins:08d}", {"images": len(images)}, None, make)["features"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from lightning_gep.checks import positive_integer
 from lightning_gep.data.feature_extraction import FeatureNetwork, extract_features
@@ -44,7 +44,8 @@ class FeaturesDataModule(ImageDataModule):
                 f"aux={type(aux).__name__} cannot be turned into features. Use e.g. aux=test_samples or aux=imagenet."
             )
         if self._given():
-            records = self._read(self.store.directory / f"{aux.name}_features.npz")
+            given = self._read(self.store.directory / f"{aux.name}_features.npz")
+            records: Dataset[Any] = Subset(given, aux.drawn(len(given)))
         else:
             public = aux.records(self.image_set.shape)
             images = image_bytes(public)

@@ -5,7 +5,7 @@ from typing import Any
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from lightning_gep.checks import positive_integer, whole_number
+from lightning_gep.checks import positive_integer, truth_value, whole_number
 from lightning_gep.data.image_sets import image_set
 from lightning_gep.data.loaders import make_loader
 from lightning_gep.data.loading import Store
@@ -57,7 +57,7 @@ class ImageDataModule(LightningDataModule):
         whole_number("reserved_test_size", reserved_test_size, "Use 0 to test on all records.")
         whole_number("num_workers", num_workers)
         whole_number("seed", seed)
-        if extra and "extra" not in self.image_set.parts:
+        if truth_value("extra", extra) and "extra" not in self.image_set.parts:
             raise ConfigurationError(f"extra={extra}, but {self.image_set.title} has no extra images. Use extra=false.")
         self.store = Store.at(directory, cache_directory, download)
         self.train_parts = ("train", "extra") if extra else ("train",)
@@ -91,6 +91,11 @@ class ImageDataModule(LightningDataModule):
         parts = (self.train_parts, ("test",))
         train, test = (ImageRecords(*self.store.load(self.image_set, part)) for part in parts)
         return train, test
+
+    @property
+    def num_classes(self) -> int:
+        """Labels are 0 … num_classes − 1."""
+        return self.image_set.num_classes
 
     def load_public(self, aux: PublicImages | Dataset[Any]) -> Dataset[Any]:
         """Public records (input, label), as the private ones are."""

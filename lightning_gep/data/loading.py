@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_gep.checks import truth_value
 from lightning_gep.data.cache import ArrayCache, Arrays
 from lightning_gep.data.download import download
 from lightning_gep.data.formats.source import Images, Source
@@ -26,8 +27,7 @@ class Store:
     @classmethod
     def at(cls, directory: str, cache_directory: str | None, download: bool) -> "Store":
         """From settings; the cache is below the directory unless it is somewhere else."""
-        if not isinstance(download, bool):
-            raise ConfigurationError(f"download must be true or false, but it is {download!r}. Use false.")
+        truth_value("download", download)
         for name, value in {"directory": directory, "cache_directory": cache_directory or directory}.items():
             if not isinstance(value, str) or not value:
                 raise ConfigurationError(f"{name} must be a path, but it is {value!r}. Use e.g. data.")

@@ -8,8 +8,6 @@ from torch.utils.data import Dataset, Subset
 from lightning_gep.checks import positive_integer
 from lightning_gep.data.formats.image_files import Shape
 from lightning_gep.data.public import PublicImages
-from lightning_gep.data.splits import drawn_rows
-from lightning_gep.errors import ConfigurationError
 
 SIDES = (16, 32, 64)
 """Patch sizes in the photograph: structure of several scales, from twigs to roofs."""
@@ -31,13 +29,7 @@ class Photographs(PublicImages):
         """The patches."""
         channels, height, _ = shape
         patches = PhotographPatches(height, colour=channels == 3)
-        if self.count is None:
-            return patches
-        if self.count > len(patches):
-            raise ConfigurationError(
-                f"count={self.count} is above the {len(patches)} patches of photographs. Use fewer, or null for all."
-            )
-        return Subset(patches, drawn_rows(len(patches), self.count, seed=0))
+        return patches if self.count is None else Subset(patches, self.drawn(len(patches)))
 
 
 class PhotographPatches(Dataset[Tensor]):

@@ -8,6 +8,7 @@ from torch.utils.data import Dataset, Subset
 from lightning_gep.checks import one_of, positive_integer
 from lightning_gep.data.formats.image_files import Shape
 from lightning_gep.data.random_labels import RandomLabels
+from lightning_gep.data.splits import drawn_rows
 from lightning_gep.errors import ConfigurationError
 
 
@@ -16,10 +17,25 @@ class PublicImages(ABC):
 
     name: str
     labels: str = "random"
+    count: int | None = None
+    """How many of them; None: all."""
+    seed: int = 0
 
     @abstractmethod
     def records(self, shape: Shape) -> Dataset[Any]:
         """The images, with their own labels if they have any."""
+
+    def drawn(self, available: int) -> list[int]:
+        """The rows of `count` of so many, drawn by `seed`. Raises ConfigurationError if there are too few."""
+        if available == 0:
+            raise ConfigurationError(f"There is no image in the file of {self.name}. Get it again.")
+        count = available if self.count is None else self.count
+        if count > available:
+            raise ConfigurationError(
+                f"count={count} is above the {available} public images of {self.name}. Use at most {available}, or "
+                "null for all."
+            )
+        return drawn_rows(available, count, self.seed)
 
 
 class TestSamples:

@@ -16,7 +16,6 @@ from lightning_gep.data.image_sets import CIFAR_100
 from lightning_gep.data.loading import Store
 from lightning_gep.data.public import PublicImages, label_choice
 from lightning_gep.data.records import ImageRecords
-from lightning_gep.data.splits import drawn_rows
 from lightning_gep.errors import NOT_IN_DIRECTORY, ConfigurationError
 
 
@@ -47,7 +46,9 @@ class CachedImages(PublicImages):
 
     def details(self) -> dict[str, str | None]:
         """What else decides which pictures there are; None where only the source could tell, and it is gone."""
-        return {"directory": str(self.store.directory.resolve())}
+        # A cache below its directory may be moved with it; one elsewhere may be that of several.
+        place = self.store.directory.resolve()
+        return {"directory": None if self.store.cache.directory.resolve().is_relative_to(place) else str(place)}
 
     def records(self, shape: Shape) -> ImageRecords:
         """The images, with their own labels if they have any."""
@@ -58,13 +59,7 @@ class CachedImages(PublicImages):
 
     def _make(self, shape: Shape) -> tuple[Arrays, Sequence[Path]]:
         album = self.open()
-        count = len(album) if self.count is None else self.count
-        if count > len(album):
-            raise ConfigurationError(
-                f"count={count} is above the {len(album)} public images of {self.name}. Use at most {len(album)}, or "
-                "null for all."
-            )
-        rows = drawn_rows(len(album), count, self.seed)
+        rows = self.drawn(len(album))
         arrays = {"images": album.read(rows, shape)}
         if album.labels is not None:
             arrays["labels"] = album.labels[rows]

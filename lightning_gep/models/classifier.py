@@ -10,6 +10,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics.classification import MulticlassAccuracy
 
+from lightning_gep.checks import positive_integer
+from lightning_gep.errors import ConfigurationError
+
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
 Batch = tuple[Tensor, Tensor]
@@ -30,8 +33,17 @@ class ImageClassifier(LightningModule):
     ) -> None:
         super().__init__()
         self.network, self.make_optimizer, self.make_scheduler = network, optimizer, scheduler
+        self.num_classes = positive_integer("num_classes", num_classes, "It is the number of classes, e.g. 10.")
         self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
         self.test_accuracy = MulticlassAccuracy(num_classes, average="micro")
+
+    def setup(self, stage: str) -> None:
+        """Compare the number of classes with that of the data, where those tell it."""
+        classes = getattr(getattr(self.trainer, "datamodule", None), "num_classes", self.num_classes)
+        if classes > self.num_classes:
+            raise ConfigurationError(
+                f"num_classes={self.num_classes}, but the data have {classes} classes. Use model.num_classes={classes}."
+            )
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits."""

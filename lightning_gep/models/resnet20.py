@@ -5,6 +5,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from lightning_gep.checks import positive_integer
+from lightning_gep.errors import ConfigurationError
 from lightning_gep.models.inputs import check_inputs
 
 WIDTHS = (16, 32, 64)
@@ -27,6 +28,10 @@ class ResNet20(nn.Module):
             "norm_groups", norm_groups, "It is the number of groups of channels that are normalised, e.g. 4."
         )
         first, second, third = WIDTHS
+        if first % norm_groups:
+            raise ConfigurationError(
+                f"norm_groups={norm_groups} does not divide the {first} channels of the first stage. Use e.g. 4."
+            )
         self.channels = channels
         self.input = nn.Sequential(_convolution(channels, first), nn.GroupNorm(norm_groups, first), nn.ReLU())
         self.stage1 = _stage(first, first, norm_groups)

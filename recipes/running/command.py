@@ -64,6 +64,8 @@ def run_command(asked: argparse.Namespace, tables: Sequence[Table], runs: Sequen
     chosen, places = choose(asked, tables, runs), places_of(asked)
     if asked.jobs < 1:
         raise ConfigurationError(f"--jobs {asked.jobs} would run nothing. Use 1 or more.")
+    if asked.minutes is not None and not asked.minutes > 0:
+        raise ConfigurationError(f"--minutes {asked.minutes:g} leaves no time to run. Use a number above 0.")
     if asked.dry_run:
         for run in chosen:
             print(planned(run, places))
@@ -86,8 +88,10 @@ def choose(asked: argparse.Namespace, tables: Sequence[Table], runs: Sequence[Ru
     seeds = [int(seed) if seed.isdecimal() else seed for seed in asked.seeds] or None
     fitting = {run for table in tables for run in table.runs(asked.only or ["*"], seeds)}
     chosen = [run for run in runs if run in fitting]
-    if runs and not chosen:
-        raise ConfigurationError(f"--seeds {' '.join(asked.seeds)}: no cell has such a seed. Leave it out.")
+    known = {str(run.seed) for run in chosen}
+    unknown = [seed for seed in asked.seeds if seed not in known]
+    if runs and unknown:
+        raise ConfigurationError(f"--seeds {' '.join(unknown)}: no cell has such a seed. Leave it out.")
     return chosen
 
 
@@ -115,9 +119,12 @@ def planned(run: Run, places: Places) -> str:
 
 
 def work(runs: Sequence[Run], places: Places, jobs: int, minutes: float | None) -> Outcome:
-    """Run what is missing. Being terminated is like Ctrl-C: what runs is saved."""
+    """Run what is missing. Being terminated, or the terminal being closed, is like Ctrl-C: what runs is saved."""
     # Also where Ctrl-C is ignored, as in the background of a script: runs would inherit that, and could only be killed.
-    stops = (signal.SIGINT, signal.SIGTERM)
+    stops = [signal.SIGINT, signal.SIGTERM]
+    # Where nohup ignores that the terminal is closed, it stays ignored. Windows has no such signal.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        stops.append(signal.SIGHUP)
     before = {number: signal.signal(number, signal.default_int_handler) for number in stops}
     try:
         with Progress() as progress:

@@ -55,7 +55,7 @@ def make_result(run: Run, record: RunRecord, directory: Path, settings: Settings
         "machine": {name: machine[name] for name in MACHINE},
         "versions": made_with(directory),
         "config": settings,
-        "curves": curves(directory),
+        "curves": curves(directory, record.step),
     }
 
 
@@ -66,12 +66,13 @@ def made_with(directory: Path) -> dict[str, Any]:
     return {name: read_json(card)["software"][name] for name in now} if card.exists() else now
 
 
-def curves(directory: Path) -> dict[str, list[list[float]]]:
+def curves(directory: Path, last_step: int) -> dict[str, list[list[float]]]:
     """Steps and values of what was logged over training, at some points of it."""
     rows = read_metrics(directory)
     found = {}
     for name, logged in CURVES.items():
-        values = {int(row["step"]): row[logged] for row in rows if logged in row}
+        # After an interruption Lightning logs at one step more than were made.
+        values = {min(int(row["step"]), last_step): row[logged] for row in rows if logged in row}
         if values:
             found[name] = thinned([[step, rounded(value)] for step, value in sorted(values.items())])
     return found

@@ -10,7 +10,7 @@ from lightning_gep.report.text import NOTHING, duration
 from lightning_gep.runs import read_json
 from recipes.running.cells import Cell, Table
 from recipes.running.outcome import RESULTS, Result, results_of
-from recipes.running.page_table import accuracy, markdown_table
+from recipes.running.page_table import markdown_table, said
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 PAGE = "../docs/results/README.md"
@@ -55,7 +55,7 @@ def command(name: str) -> str:
 def headline(table: Table, results: Mapping[str, list[Result]]) -> list[str]:
     """The figures of the table's most telling line, as far as there are any."""
     cells = [cell for cell in table.cells if cell.line == table.headline and results[cell.name]]
-    figures = [f"{cell.panel}{_at_k(cell)}: {accuracy(results[cell.name], table.judged_by)}" for cell in cells]
+    figures = [f"{cell.panel}{_at_k(cell)}: {said(results[cell.name], table)}" for cell in cells]
     return [f"{table.headline}: {'; '.join(figures)}."] if figures else []
 
 

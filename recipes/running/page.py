@@ -49,7 +49,8 @@ FIGURES = {
 }
 """Figures that are no training runs, by the recipe that draws them, and what the paper shows or says, in words."""
 ABOUT_FIGURES = (
-    "Lengths are of means over a batch; projection errors are those of the mean gradient, all parameters together. "
+    "Lengths are of means over a batch: of clipped gradients, embeddings and residuals, as they are released, unless a "
+    "line says otherwise. Projection errors are those of the mean gradient before clipping, all parameters together. "
     "They are computed from training images without noise, so no ε covers them: that is for data that is public anyway."
 )
 

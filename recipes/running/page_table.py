@@ -11,6 +11,7 @@ from recipes.running.outcome import Result
 
 WIDTH = 118
 OURS = {"test_accuracy": "ours, %", "validation_accuracy": "validation, %"}
+IN_A_SENTENCE = {"test_accuracy": "", "validation_accuracy": " on validation images"}
 
 Column = Callable[[Cell, list[Result]], str]
 
@@ -43,7 +44,7 @@ def section(table: Table, results: dict[str, list[Result]], heading: str = "") -
 def in_short(table: Table, results: dict[str, list[Result]]) -> list[str]:
     """One line for each cell, also for those that are open."""
     lines = [
-        f"  {cell.panel}: {cell.label}: {accuracy(runs, table.judged_by) or 'not run'}"
+        f"  {cell.panel}: {cell.label}: {said(runs, table) or 'not run'}"
         + (f" ({len(runs)} of {len(cell.seeds)} runs)" if 0 < len(runs) < len(cell.seeds) else "")
         for cell, runs in ((cell, results[cell.name]) for cell in table.cells)
     ]
@@ -66,6 +67,12 @@ def accuracy(runs: list[Result], which: str) -> str:
     """Mean and deviation in percent; nothing if there is no run."""
     values = [100 * run[which] for run in runs if run[which] is not None]
     return with_spread(statistics.fmean(values), _deviation(values), digits=2) if values else ""
+
+
+def said(runs: list[Result], table: Table) -> str:
+    """The same where no column tells which accuracy it is."""
+    found = accuracy(runs, table.judged_by)
+    return found and found + IN_A_SENTENCE[table.judged_by]
 
 
 def errors(runs: list[Result]) -> str:

@@ -57,7 +57,7 @@ def seen(job: Job) -> RunRecord | None:
     if record is None:
         return None
     record.status = "running"  # while it is starting again, its record is still that of the attempt before
-    points = curves(job.directory).get("test_accuracy")
+    points = curves(job.directory, record.step).get("test_accuracy")
     if points:
         record.metrics["test/accuracy"] = points[-1][1]
     return record

@@ -31,6 +31,11 @@ def fit_images(images: NDArray[Any], shape: Shape) -> NDArray[Any]:
     """Bytes N × channels × height × width in another shape; the same array if they have it already."""
     if images.shape[1:] == shape:
         return images
+    if images.shape[1] not in MODES:
+        raise ConfigurationError(
+            f"The public images have {images.shape[1]} channels. They must be grey (1) or red, green and blue (3), "
+            "N × height × width × channels."
+        )
     pictures = (image[0] if len(image) == 1 else image.transpose(1, 2, 0) for image in images)
     return np.stack([fit_image(Image.fromarray(np.ascontiguousarray(picture)), shape) for picture in pictures])
 
