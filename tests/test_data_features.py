@@ -127,7 +127,7 @@ def test_features_of_ones_own_are_used_instead(small_data, tmp_path):
     ):
         module.aux_dataloader()
     np.savez(tmp_path / "imagenet_features.npz", features=np.eye(3))
-    with pytest.raises(ConfigurationError, match="count=8 is above the 3 public images of imagenet. Use at most 3"):
+    with pytest.raises(ConfigurationError, match=r"count=8 is above the 3 public images of imagenet. Use at most 3"):
         module.aux_dataloader()
     for count, expected in ((2, 2), (None, 3)):
         module.aux = ImageNet(str(small_data), str(tmp_path / "cache"), count=count)
@@ -177,7 +177,7 @@ def test_the_pre_trained_network_sees_each_image_by_itself_and_tells_them_apart(
 def test_a_network_that_cannot_be_is_named(monkeypatch):
     with pytest.raises(ConfigurationError, match="image_size=100 is not a multiple of 32"):
         EfficientNetLite0(image_size=100)
-    with pytest.raises(ConfigurationError, match="device='gpu' cannot be used .*Use auto, cpu or cuda"):
+    with pytest.raises(ConfigurationError, match=r"device='gpu' cannot be used .*Use auto, cpu or cuda"):
         EfficientNetLite0(device="gpu")
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     with pytest.raises(ConfigurationError, match=r"not installed .*pip install 'lightning-gep\[features\]'"):

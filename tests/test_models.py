@@ -232,7 +232,7 @@ def test_a_model_with_fewer_classes_than_the_data_is_refused_before_any_step(tmp
     )
     trainer = Trainer(max_epochs=1, logger=False, enable_checkpointing=False, default_root_dir=tmp_path)
     with pytest.raises(
-        ConfigurationError, match="num_classes=5, but the data have 10 classes. Use model.num_classes=10"
+        ConfigurationError, match=r"num_classes=5, but the data have 10 classes. Use model.num_classes=10"
     ):
         trainer.fit(model, DigitsDataModule())
 
