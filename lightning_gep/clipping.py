@@ -10,9 +10,9 @@ from lightning_gep.release import Release
 from lightning_gep.strips import strips_in_float64
 
 MARGIN = 1e-4
-"""Rows are clipped to S·(1−MARGIN). That covers the rounding of factors and float64 sums, and that a product of float32
-matrices rounds a row a little differently when other rows are added: with 10⁴ records chosen for it, one record more
-moved the others' share of a sum by 1e-5 of its threshold."""
+"""Rows are clipped to S·(1−MARGIN). That covers the rounding of factors and float64 sums, and leaves room should a
+product of float32 matrices round a row differently beside others: in products of one size, as they are used, it did
+not, and in other sizes one record more moved the others' share of a sum by 1e-5 of its threshold."""
 
 
 def row_norms(rows: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ def gradient_embedding_perturbation(
     release: Release,
     noise: Noise,
     expected_batch_size: int,
+    rows_at_once: int = 1,
     step: int,
     charge: Callable[[], None],
     all_reduce: Callable[[Tensor], Tensor] = lambda total: total,
@@ -34,6 +35,9 @@ def gradient_embedding_perturbation(
     own record and of public values, and `anchors` are public. `charge` is called after the sums are formed and before
     any noise is drawn. With several processes each brings its share of the records, one of them the noise, and
     `all_reduce` adds up; nothing without noise is shared. The diagnostics are not private.
+
+    Microbatches with fewer than `rows_at_once` rows are projected as if they had as many: a product of matrices rounds
+    differently in other sizes, and one record more should not change that of the others.
     """
     # First stage: an orthonormal basis B of the anchor subspace.
     B = subspace.at_step(step, anchors)
@@ -41,7 +45,7 @@ def gradient_embedding_perturbation(
     # Second stage: embeddings W = GBᵀ and residuals R = G − WB, their rows clipped to S₁ and S₂, summed.
     sums = Sums.zero(B)
     for G in private_gradients:
-        sums.add(G, B, release)
+        sums.add(G, B, release, rows_at_once)
         del G  # or it would still be held while the next microbatch is computed
 
     # Third stage: perturb both sums, w̃ = w + z₁ and r̃ = r + z₂, and put them together: ṽ = (w̃B + r̃)/n̄.
@@ -77,7 +81,7 @@ class Sums:
         )
         return cls(embedding, gradient, other, Diagnostics.zero(like.device))
 
-    def add(self, gradients: Tensor, basis: Basis, release: Release) -> None:
+    def add(self, gradients: Tensor, basis: Basis, release: Release, rows_at_once: int = 1) -> None:
         """Project, clip and add one microbatch of per-sample gradients (n × p).
 
         Guarantee: one more record changes `embedding` by at most S₁ and `residual` by at most S₂ in norm (joint
@@ -85,7 +89,8 @@ class Sums:
         replaced, since 0·NaN is NaN.
         """
         gradients = gradients.to(basis.blocks[0].dtype)
-        gradient_norms, embeddings = row_norms(gradients), basis.embed(gradients)
+        gradient_norms = row_norms(gradients)
+        embeddings = basis.embed(filled_up(gradients, rows_at_once))[: len(gradients)]
         finite = torch.isfinite(gradient_norms) & torch.isfinite(embeddings).all(dim=1)
         embeddings = torch.where(finite[:, None], embeddings, 0.0)
         gradient_norms = torch.where(finite, gradient_norms, 0.0)
@@ -102,6 +107,11 @@ class Sums:
     def residual(self, basis: Basis) -> Tensor:
         """Σ of clipped residuals (p), subtracted in float64 because no noise has been added yet."""
         return self.gradient - basis.expand(self.embedding_in_residual)
+
+
+def filled_up(rows: Tensor, count: int) -> Tensor:
+    """The rows, with zeros below them if they are fewer."""
+    return torch.cat([rows, rows.new_zeros(count - len(rows), rows.shape[1])]) if len(rows) < count else rows
 
 
 def weighted_sum(factors: Tensor, rows: Tensor, used: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """No record may change another on its way into a batch: collate functions and Lightning's transfer hooks are tried."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, constants, record_leaves, take
+from lightning_gep.gradients.extremes import extreme_batches, extreme_records, shorter_records
 from lightning_gep.gradients.randomness import (
     LEVELS,
     SEEDS,
@@ -41,7 +43,7 @@ def check_collate(loader: DataLoader[Any], records: Sequence[Any]) -> None:
     if loader.collate_fn is default_collate:
         return
 
-    def collated(positions: list[int]) -> Any:
+    def collated(positions: list[int], records: Sequence[Any] = records) -> Any:
         try:
             # Copies: some take records apart.
             return loader.collate_fn([copy.deepcopy(records[i]) for i in positions])
@@ -51,7 +53,8 @@ def check_collate(loader: DataLoader[Any], records: Sequence[Any]) -> None:
                 f"({type(error).__name__}: {error}). Give the auxiliary data the structure of the training data."
             ) from error
 
-    if mixes(collated, len(records)):
+    extremes = (partial(collated, records=changed) for changed in _with_an_extreme(records))
+    if mixes(collated, len(records)) or extremes_mix(extremes, len(records)):
         raise ConfigurationError(
             "The train loader's collate function mixes records (like MixUp or CutMix, or by padding them to the "
             "longest of the batch, or by random numbers whose count depends on a record): one record would change the "
@@ -69,7 +72,13 @@ def check_transfer(module: nn.Module, batch: Any, transferred: Callable[[Any], A
         )
     with untouched(module), noted_traces(module) as kept:
         before, beside = named_tensors(module), saved_beside_tensors(module)
-        mixed = mixes(lambda positions: transferred(take(batch, positions)), min(RECORDS_TRIED, batch_size(batch)))
+        available = min(RECORDS_TRIED, batch_size(batch))
+
+        def taken(positions: list[int], batch: Any = batch) -> Any:
+            return transferred(take(batch, positions))
+
+        extremes = (partial(taken, batch=extreme) for extreme in extreme_batches(batch, row=available // 2))
+        mixed = mixes(taken, available) or extremes_mix(extremes, available)
         changed = [*changed_tensors(module, before), *changed_values(beside, saved_beside_tensors(module))]
     if mixed:
         raise ConfigurationError(
@@ -98,6 +107,21 @@ def mixes(make: Make, available: int) -> bool:
         return any(_mixes_if_it_runs(_seeded(way, seed), size) for way, seed in at_levels)
 
 
+def _with_an_extreme(records: Sequence[Any]) -> Iterator[list[Any]]:
+    """The records, of which the first of the second half has an extreme value, or is longer than all others."""
+    half = len(records) // 2
+    for extreme in extreme_records(records[half]):
+        yield [*records[:half], extreme, *records[half + 1 :]]
+    for shorter in zip(*map(shorter_records, records), strict=False):
+        yield [*shorter[:half], records[half], *shorter[half + 1 :]]
+
+
+def extremes_mix(makes: Iterable[Make], available: int) -> bool:
+    """The same for records of which the first of the second half has an extreme value, in each of `makes` another."""
+    with random_state_kept():
+        return any(_mixes_if_it_runs(_seeded(make, SEEDS[0]), available // 2, places=1) for make in makes)
+
+
 def _seeded(make: Make, seed: int) -> Make:
     """The same with random numbers that depend neither on the records nor on earlier calls."""
 
@@ -108,23 +132,26 @@ def _seeded(make: Make, seed: int) -> Make:
     return made
 
 
-def _mixes_if_it_runs(make: Make, size: int) -> bool:
-    """The same with random numbers so extreme that code may not be made for them."""
+def _mixes_if_it_runs(make: Make, size: int, places: int | None = None) -> bool:
+    """The same with random numbers, or records, so extreme that code may not be made for them."""
     try:
-        return _mixes_once(make, size)
+        return _mixes_once(make, size, places)
     except Exception:  # whatever the user's code raises then
         return False
 
 
-def _mixes_once(make: Make, size: int) -> bool:
+def _mixes_once(make: Make, size: int, places: int | None = None) -> bool:
+    """Whether replacing a record changes others; tried at so many places, or at all."""
     plain = list(range(size))
     before = make(plain)
     if batch_size(before) != size:
         return True
-    for place in range(size):
+    for place in range(size if places is None else places):
         after = make([size + place if i == place else i for i in plain])
         others = [i for i in plain if i != place]
-        if batch_size(after) != size or not _equal(_rows(before, others), _rows(after, others)):
+        # A record may be left out by what it holds itself.
+        where = {size: others, size - 1: plain[:-1]}.get(batch_size(after))
+        if where is None or not _equal(_rows(before, others), _rows(after, where)):
             return True
         if not _equal(constants(before), constants(after)):
             return True

@@ -1,5 +1,6 @@
 """Per-sample gradients of a LightningModule's training step."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,17 @@ OTHER_BATCHES = (1, 2, 3)
 """A training step may treat every other batch differently."""
 
 
+PIECES_OF_A_BATCH, SMALLEST_PIECE = 8, 16
+"""Fewer pieces would be filled up with more copies, more and smaller ones are slower."""
+
+
+def equal_pieces(expected_records: int, most: int) -> int:
+    """The size of all pieces of a batch, whatever is drawn into it; the last is filled up."""
+    # With a standard deviation more than is expected, or every other batch would need one piece more.
+    wanted = math.ceil((expected_records + expected_records**0.5) / PIECES_OF_A_BATCH)
+    return min(most, max(SMALLEST_PIECE, wanted))
+
+
 class StepGradients:
     """Differentiates `training_step` record by record, a microbatch at a time; nothing it logs gets out.
 
@@ -33,10 +45,17 @@ class StepGradients:
     """
 
     def __init__(
-        self, module: LightningModule, precision: Precision, groups: ParameterGroups, microbatch: int, seed: int | None
+        self,
+        module: LightningModule,
+        precision: Precision,
+        groups: ParameterGroups,
+        *,
+        microbatch: int,
+        expected_records: int,
+        seed: int | None,
     ) -> None:
         self.module, self.precision, self.groups = module, precision, groups
-        self.microbatch, self.seed = microbatch, seed
+        self.microbatch, self.expected_records, self.seed = microbatch, expected_records, seed
         # float64 sums and norms are needed, and Apple's accelerator has none.
         device = next(module.parameters()).device
         self.device = torch.device("cpu") if device.type == "mps" else device
@@ -79,13 +98,24 @@ class StepGradients:
             return
         if self.seed is None:
             renew_random_states()
-        for microbatch in microbatches(batch, self.microbatch):
-            yield self.rows(microbatch)
+        for microbatch in microbatches(batch, self.private_microbatch):
+            yield self.rows(microbatch, self.piece)
 
-    def rows(self, microbatch: Any) -> Tensor:
+    def rows(self, microbatch: Any, pieces_of: int | None = None) -> Tensor:
         """The gradients of a microbatch, a row each; what training_step logs is dropped."""
         with recorded_logs(self.module):
-            return self.backend(microbatch).to(self.device)
+            return self.backend(microbatch, pieces_of).to(self.device)
+
+    @property
+    def piece(self) -> int:
+        """Private records that are differentiated together, always as many: see `Backend.__call__`."""
+        at_once = self.backend.records_at_once or self.microbatch
+        return equal_pieces(self.expected_records, most=min(self.microbatch, at_once))
+
+    @property
+    def private_microbatch(self) -> int:
+        """Private records whose gradients are held at a time: some pieces."""
+        return self.piece * (equal_pieces(self.expected_records, most=self.microbatch) // self.piece)
 
     def put(self, gradient: Tensor) -> None:
         """Make a flat gradient the `.grad` of the parameters."""

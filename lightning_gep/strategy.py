@@ -246,7 +246,14 @@ class GEPStrategy(AccountedStrategy):
         seed = self.settings.seed if self.settings.generator == "seeded" else None
         keep_freed_memory(self.root_device)
         microbatch = self.cost.microbatch_on(self.root_device, groups.num_parameters)
-        self._gradients = StepGradients(self._module, self.precision_plugin, groups, microbatch, seed)
+        self._gradients = StepGradients(
+            self._module,
+            self.precision_plugin,
+            groups,
+            microbatch=microbatch,
+            expected_records=loader.batch_size or 1,
+            seed=seed,
+        )
         public = self._find_public_data(trainer, loader)
         self._anchors = PublicGradients(
             self._gradients,
@@ -336,6 +343,7 @@ class GEPStrategy(AccountedStrategy):
                 release=plan.release,
                 noise=self._noise,
                 expected_batch_size=plan.expected_batch_size,
+                rows_at_once=self._gradients.private_microbatch,
                 step=step,
                 charge=self.privacy.charge,
                 all_reduce=lambda total: self.reduce(total, reduce_op="sum"),

@@ -33,7 +33,8 @@ class Fresh(Dataset):
 
 def anchors(stream, seed=None, sweeps=1):
     module = Classifier()
-    gradients = StepGradients(module, Precision(), ParameterGroups.from_module(module), 5, seed)
+    groups = ParameterGroups.from_module(module)
+    gradients = StepGradients(module, Precision(), groups, microbatch=5, expected_records=5, seed=seed)
     gradients.choose_backend((torch.randn(6, FEATURES), torch.randint(CLASSES, (6,))), "functional")
     return PublicGradients(gradients, stream, lambda batch: batch, at_once=5, sweeps=sweeps)
 

@@ -72,8 +72,8 @@ def not_covered(
         "larger δ.",
         "Side channels: how long a step takes depends on how many records were drawn; memory use likewise.",
         "Floating point: that clipping bounds a record's share, rounding included, is proven. That one record more "
-        "does not move the rounding of the others is measured, not proven: about 1e-5 of the threshold for records "
-        "made to do it, where clipping leaves room for 1e-4. Noise in floating point is not exactly Gaussian.",
+        "does not move the rounding of the others is measured, not proven: in pieces of one size, as they are "
+        "computed, it did not. Noise in floating point is not exactly Gaussian.",
         "Checks: that records do not mix was tried on "
         + ("public records" if has_public_data else "made-up records")
         + "; code that treats private ones differently on purpose escapes it.",

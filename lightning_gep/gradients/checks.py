@@ -8,6 +8,7 @@ of a batch is the mean over its records and no record touches another, so this i
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.comparison import close, disagreement, magnitudes, relative_errors, worst
+from lightning_gep.gradients.extremes import extreme_batches
 from lightning_gep.gradients.interface import Backend, GradientError, LossFunction
 from lightning_gep.gradients.precision import HALF_TOLERANCE
 from lightning_gep.gradients.randomness import LEVELS, SEEDS, SEEDS_AT_A_LEVEL, random_state_kept
@@ -46,6 +48,10 @@ Outcome = TypeVar("Outcome")
 
 RECORDS = 6
 """Public records that the checks use: enough to see mixing, few enough to loop over, in double precision too."""
+EXTREMES = (
+    "training_step treats a whole batch differently where one record has an extreme value (as by replacing or clamping "
+    "a loss that is not finite or too large, or by a mean over what is not masked)"
+)
 GROSS_ERROR = 0.5
 """A difference that rounding does not explain in any precision: kinks and deep networks magnify it."""
 
@@ -71,10 +77,13 @@ def check_still_apart(backend: Backend, public_batch: Any, *, by_chance: bool = 
     """
     if not all(bool(torch.isfinite(p).all()) for p in backend.module.parameters()):
         return
-    together = [check_records_apart, *[check_records_apart_by_chance] * by_chance] if backend.name == "hooks" else []
+    checks: list[Callable[[Probe, Any], None]] = [check_no_memory]
+    if backend.name == "hooks":
+        mixing = [check_records_apart, *[check_records_apart_by_chance] * by_chance]
+        checks = [*mixing, check_no_memory, partial(check_extremes_apart, type(backend))]
     probe = Probe(backend.module, backend.loss_function, backend.groups)
     with random_state_kept(), parameters_kept(backend.module):
-        for check in (*together, check_no_memory):
+        for check in checks:
             _judged(check, probe, public_batch)
 
 
@@ -98,18 +107,26 @@ def fault_of(backend: type[Backend], reference: Reference) -> str | None:
     The gradient of every record is compared with the reference, and again after a record was replaced and another left
     out; if they differ, once more in double precision, which decides. Then the backend runs as it will in training.
     """
+    faults = [_wrong_rows, _wrong_at_work]
+    if backend.name == "hooks":
+        faults = [_cannot_be_together, *faults, _wrong_beside_extremes]
     try:
-        if backend.name == "hooks":
-            if reference.probe.in_evaluation_mode:
-                return (
-                    "cannot be checked, since the loss is random in training mode, and terms outside layers would be "
-                    "lost"
-                )
-            if mixes_sometimes(reference.probe, reference.batch):
-                return "would mix records, as training_step does with some random numbers"
-        return _wrong_rows(backend, reference) or _wrong_at_work(backend, reference)
+        return next((fault for find in faults if (fault := find(backend, reference))), None)
     except Exception as error:  # the user's code runs in a way it was not written for: anything may be raised
         return f"failed with {in_short(error)}"
+
+
+def _cannot_be_together(backend: type[Backend], reference: Reference) -> str | None:
+    if reference.probe.in_evaluation_mode:
+        return "cannot be checked, since the loss is random in training mode, and terms outside layers would be lost"
+    if mixes_sometimes(reference.probe, reference.batch):
+        return "would mix records, as training_step does with some random numbers"
+    return None
+
+
+def _wrong_beside_extremes(backend: type[Backend], reference: Reference) -> str | None:
+    touched = _extreme_reaches_others(backend, reference.probe, reference.batch, reference.tolerance)
+    return f"would let one record change the gradients of others: {EXTREMES}" if touched else None
 
 
 def _checked(probe: Probe, batch: Any) -> Reference:
@@ -185,6 +202,29 @@ def check_records_apart_by_chance(probe: Probe, batch: Any) -> None:
         raise ConfigurationError(
             f"With some random numbers the gradient of a record depends on the others in its batch. {_mixer(probe)}"
         )
+
+
+def check_extremes_apart(backend: type[Backend], probe: Probe, batch: Any) -> None:
+    """Raises ConfigurationError if a record with an extreme value changes what a backend gives for the others."""
+    if _extreme_reaches_others(backend, probe, batch, probe.tolerance(batch)):
+        raise ConfigurationError(
+            f"One record would change the gradients of all others: {EXTREMES}. Treat each record by itself before the "
+            "mean is taken, or use gradients='loop', in which a record is a batch of its own."
+        )
+
+
+def _extreme_reaches_others(backend: type[Backend], probe: Probe, batch: Any, tolerance: float) -> bool:
+    with probe.conditions():
+        gradients = backend(probe.module, probe.loss_function(), probe.groups)
+        right = gradients(batch)[1:]
+        for extreme in extreme_batches(batch, row=0):
+            try:
+                others = gradients(extreme)[1:]
+            except Exception:  # what is raised ends a training, and nothing is released
+                continue
+            if disagreement(others, right, probe.groups, tolerance):
+                return True
+    return False
 
 
 def _mixed(probe: Probe, batch: Any, seed: int = SEED) -> bool:

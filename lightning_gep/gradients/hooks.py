@@ -1,5 +1,6 @@
 """Per-sample gradients by Opacus' hooks: one ordinary forward and backward pass, with layers watched on the way."""
 
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from lightning_gep.gradients.interface import Backend, GradientError, scalar
 from lightning_gep.gradients.plain import gradients_or_none
@@ -16,6 +18,9 @@ ON_PARAMETERS = ("grad_sample", "_forward_counter", "_current_grad_sample")
 ON_LAYERS = ("activations", "max_batch_len", "ft_compute_sample_grad", "_is_full_backward_hook")
 HANDLES = "autograd_grad_sample_hooks"
 MISSING = object()
+MEANS_OVER_TARGETS = (nn.functional.cross_entropy, nn.functional.nll_loss)
+IGNORED = -100
+"""Of a target that these ignore, if nothing else is said."""
 
 
 class HookedGradients(Backend):
@@ -32,10 +37,32 @@ class HookedGradients(Backend):
         """The gradients of a batch of `size` > 0 records (size × p)."""
         parameters = self.parameters()
         with _hooked(self.module), torch.enable_grad():
-            loss = scalar(self.loss_function(batch))
+            with _NoIgnoredTargets():
+                loss = scalar(self.loss_function(batch))
             plain = gradients_or_none(loss, parameters)
             rows = {name: _rows_of(name, p, plain[name], size) for name, p in parameters.items()}
         return self.groups.flatten(rows, out)
+
+
+class _NoIgnoredTargets(TorchFunctionMode):
+    """Raises GradientError where a loss takes the mean over less than all records: hooks take it for the mean of all.
+
+    One target more that is ignored would make the gradients of all other records longer.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function in MEANS_OVER_TARGETS:
+            called = inspect.signature(function).bind(*args, **kwargs).arguments
+            target, ignored = called["target"], called.get("ignore_index", IGNORED)
+            is_mean = called.get("reduction", "mean") == "mean"
+            if is_mean and not target.is_floating_point() and bool((target == ignored).any()):
+                raise GradientError(
+                    f"{function.__name__} ignores some targets (ignore_index={ignored}) and takes the mean over the "
+                    "others, so a record would change the gradients of all. Use gradients='loop', or remove the "
+                    "records without a target from the training data"
+                )
+        return function(*args, **kwargs)
 
 
 def _rows_of(name: str, parameter: nn.Parameter, plain: Tensor | None, size: int) -> Tensor:

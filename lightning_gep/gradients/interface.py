@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from lightning_gep.gradients.batches import batch_size, microbatches
+from lightning_gep.gradients.batches import batch_size, microbatches, take
 from lightning_gep.groups import ParameterGroups
 
 LossFunction: TypeAlias = Callable[[Any], Tensor]
@@ -42,13 +42,18 @@ class Backend(ABC):
         self.records_at_once: int | None = None
         """How many records are differentiated together, None for a whole microbatch: their activations take memory."""
 
-    def __call__(self, batch: Any) -> Tensor:
-        """The gradients of the records of one microbatch, a row each."""
+    def __call__(self, batch: Any, pieces_of: int | None = None) -> Tensor:
+        """The gradients of the records of one microbatch, a row each.
+
+        With `pieces_of` the loss is called on just so many records at a time, the last ones filled up with copies:
+        products of matrices round differently in other sizes, so without it the gradient of a record would depend a
+        little, and near a tie of two logits a lot, on how many others there are.
+        """
         size = batch_size(batch)
         if size == 0:
             return self._no_rows()
         before = _versions(self.module)
-        rows = self._in_pieces(batch, size)
+        rows = self._in_pieces(batch, size) if pieces_of is None else self._in_equal_pieces(batch, size, pieces_of)
         changed = [name for name, version in _versions(self.module).items() if before.get(name) != version]
         if changed:
             raise GradientError(
@@ -64,6 +69,17 @@ class Backend(ABC):
         rows = self._no_rows().new_empty(size, self.groups.num_parameters)
         for piece, out in zip(microbatches(batch, at_once), rows.split(at_once), strict=True):
             self.rows(piece, len(out), out=out)
+        return rows
+
+    def _in_equal_pieces(self, batch: Any, size: int, at_once: int) -> Tensor:
+        rows = self._no_rows().new_empty(size, self.groups.num_parameters)
+        for start, out in zip(range(0, size, at_once), rows.split(at_once), strict=True):
+            own = len(out)
+            if own == at_once:
+                self.rows(take(batch, slice(start, start + at_once)), at_once, out=out)
+            else:
+                filled = take(batch, [*range(start, size), *[start] * (at_once - own)])
+                out.copy_(self.rows(filled, at_once)[:own])
         return rows
 
     @abstractmethod

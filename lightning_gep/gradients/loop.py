@@ -15,6 +15,9 @@ class LoopGradients(Backend):
 
     name = "loop"
 
+    def _in_equal_pieces(self, batch: Any, size: int, at_once: int) -> Tensor:
+        return self.rows(batch, size)  # every call has one record
+
     def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         """The gradients of a batch of `size` > 0 records (size × p)."""
         parameters = self.parameters()

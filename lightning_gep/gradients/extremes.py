@@ -1,0 +1,115 @@
+"""Records with extreme values: what code does to a batch that holds one cannot be seen on well-behaved records."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_gep.gradients.batches import record_leaves, replace_leaves
+
+OF_FLOATS = (math.nan, math.inf, -math.inf, 1e4, -1e4, 1e30, -1e30, 0.0)
+OF_INTEGERS = (0, -1, -100)
+"""What stands for padding, for nothing, and for a target that a loss ignores."""
+
+
+def extreme_batches(batch: Any, row: int) -> Iterator[Any]:
+    """The batch with that record's part of each leaf in turn replaced by each of the extreme values."""
+    leaves = record_leaves(batch)
+    for i, leaf in enumerate(leaves):
+        for value in _extremes_of(leaf):
+            yield replace_leaves(batch, [*leaves[:i], _with_row(leaf, row, value), *leaves[i + 1 :]])
+
+
+def extreme_records(record: Any) -> Iterator[Any]:
+    """The record with each of its values in turn replaced by each of the extreme ones."""
+    return _each(record, lambda value: [_filled(value, extreme) for extreme in _extremes_of(value)])
+
+
+def shorter_records(record: Any) -> Iterator[Any]:
+    """The record with each of its values in turn cut to half its length, and with all of them cut."""
+    yield from _each(record, _cut)
+    yield _map(record, lambda value: (_cut(value) or [value])[0])
+    yield _map(record, lambda value: (_cut(value) or [value])[-1])
+
+
+def _each(value: Any, others: Callable[[Any], Sequence[Any]]) -> Iterator[Any]:
+    """The structure with each of its values in turn replaced by each of its `others`."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from (_with_item(value, key, other) for other in _each(part, others))
+    elif isinstance(value, list | tuple) and not _is_plain(value):
+        for i, part in enumerate(value):
+            yield from (_rebuilt(value, [*value[:i], other, *value[i + 1 :]]) for other in _each(part, others))
+    else:
+        yield from others(value)
+
+
+def _map(value: Any, function: Callable[[Any], Any]) -> Any:
+    """The structure with all of its values replaced."""
+    if isinstance(value, Mapping):
+        return reduce(lambda made, key: _with_item(made, key, _map(value[key], function)), value, value)
+    if isinstance(value, list | tuple) and not _is_plain(value):
+        return _rebuilt(value, [_map(part, function) for part in value])
+    return function(value)
+
+
+def _cut(value: Any) -> list[Any]:
+    """The first half of what has a length; of what has several, along the first and the last dimension."""
+    if isinstance(value, str | bytes | list | tuple):
+        return [value[: len(value) // 2]]
+    if not isinstance(value, Tensor | np.ndarray) or value.ndim == 0:
+        return []
+    return [value[: len(value) // 2], value[..., : value.shape[-1] // 2]][: value.ndim]
+
+
+def _extremes_of(value: Any) -> Sequence[Any]:
+    if isinstance(value, list | tuple):
+        return _extremes_of(value[0]) if len(value) else ()
+    if isinstance(value, Tensor):
+        kind = "f" if value.is_floating_point() or value.is_complex() else "b" if value.dtype == torch.bool else "i"
+    else:
+        kind = np.asarray(value).dtype.kind
+    of_kind = {"U": ("",), "b": (False, True), "i": OF_INTEGERS, "u": OF_INTEGERS, "f": OF_FLOATS, "c": OF_FLOATS}
+    return of_kind.get(kind, ())
+
+
+def _with_row(leaf: Any, row: int, value: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        changed = leaf.clone()
+        changed[row] = _filled(leaf[row], value)
+        return changed
+    if isinstance(leaf, np.ndarray):
+        array = leaf.copy()
+        array[row] = _filled(np.asarray(leaf[row]), value)
+        return array
+    return type(leaf)([*leaf[:row], value, *leaf[row + 1 :]])
+
+
+def _filled(value: Any, extreme: Any) -> Any:
+    """The extreme value in the place of this one: as many times, and of its type, in which it may overflow."""
+    if isinstance(value, Tensor):
+        return torch.tensor(extreme).to(value).expand_as(value).clone()
+    if isinstance(value, np.ndarray):
+        with np.errstate(all="ignore"):
+            return np.full(value.shape, np.asarray(extreme).astype(value.dtype))
+    return type(value)([extreme] * len(value)) if isinstance(value, list | tuple) else extreme
+
+
+def _with_item(mapping: Mapping[Any, Any], key: Any, value: Any) -> Any:
+    changed: Any = copy.copy(mapping) if hasattr(mapping, "__setitem__") else dict(mapping)
+    changed[key] = value
+    return changed
+
+
+def _rebuilt(like: Any, parts: list[Any]) -> Any:
+    return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
+
+
+def _is_plain(value: Sequence[Any]) -> bool:
+    """A list of numbers or strings, such as tokens: one value, and not a structure of values."""
+    return not hasattr(value, "_fields") and all(isinstance(part, str | bytes | int | float) for part in value)
