@@ -1,4 +1,4 @@
-"""Public auxiliary data: where it is found, an endless stream of it, and proof that it holds no training record."""
+"""Public auxiliary data: where it is found, an endless stream of it, and a search for training records in it."""
 
 import hashlib
 import math
@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, record_leaves, replace_leaves, take
 from lightning_gep.mixing import RECORDS_TRIED, check_collate
+from lightning_gep.same_records import length, share_records
 from lightning_gep.validation import check_same_structure
 
 RECORDS_COMPARED = 2000
@@ -132,17 +133,17 @@ def check_disjoint(public: Dataset[Any], private: Dataset[Any]) -> tuple[list[by
 
     The data sets are followed through Subset and ConcatDataset to the records they hold. Public records that are
     tensors, arrays or plain values are also compared by content with the training records, labels apart. Returns the
-    digests of the public records that were compared, in order, and what they were compared with.
+    digests of the public records that were compared, in order, and what they were compared with, in words that also
+    say where content proves nothing.
     """
-    shared = {key for key, indices in _sources(public).items() if indices & _sources(private).get(key, set())}
-    if shared:
+    if share_records(public, private):
         raise ConfigurationError(
             "The auxiliary data contains training records (both draw on the same data set). Public data must share no "
             "record with the training data: use other images, e.g. ImageNet with random labels."
         )
     contents, stride = _contents(private)
     digests = []
-    for i in range(min(_length(public), RECORDS_COMPARED)):
+    for i in range(min(length(public), RECORDS_COMPARED)):
         digests.append(_content(public, i))
         if digests[-1] is not None and digests[-1] in contents:
             raise ConfigurationError(
@@ -152,6 +153,12 @@ def check_disjoint(public: Dataset[Any], private: Dataset[Any]) -> tuple[list[by
     compared_with = "all training records" if stride == 1 else f"one in {stride} training records"
     if not contents or None in contents or None in digests:
         compared_with += ", as far as records could be compared by content"
+    changing = [name for name, data in (("training", private), ("public", public)) if _differs_when_read_again(data)]
+    if changing:
+        compared_with += (
+            f", which proves nothing: {' and '.join(changing)} records differ from one reading to the next, as with "
+            "random augmentation"
+        )
     return digests, compared_with
 
 
@@ -165,24 +172,24 @@ def identify(dataset: Dataset[Any], digests: list[bytes | None], compared_with: 
         note = "no hash: the data set has no length"
     elif None in digests:
         note = "no hash: some records cannot be serialised"
-    elif _differs_when_read_again(dataset, digests):
+    elif _differs_when_read_again(dataset):
         note = "no hash: a record differs from one reading to the next, as with random augmentation"
     else:
         sha256 = hashlib.sha256(b"".join(digest for digest in digests if digest is not None)).hexdigest()
         note = "inputs without labels, in the order of the data set"
     hashed = len(digests) if sha256 else 0
-    return PublicRecords(_name(dataset), _length(dataset) or None, hashed, sha256, note, len(digests), compared_with)
+    return PublicRecords(_name(dataset), length(dataset) or None, hashed, sha256, note, len(digests), compared_with)
 
 
-def _differs_when_read_again(dataset: Dataset[Any], digests: list[bytes | None]) -> bool:
-    first = digests[:RECORDS_READ_AGAIN]
+def _differs_when_read_again(dataset: Dataset[Any]) -> bool:
+    first = range(min(length(dataset), RECORDS_READ_AGAIN))
     with torch.random.fork_rng(devices=[]):  # the random numbers of the training stay where they are
-        return [_content(dataset, i) for i in range(len(first))] != first
+        return [_content(dataset, i) for i in first] != [_content(dataset, i) for i in first]
 
 
 def _contents(dataset: Dataset[Any]) -> tuple[set[bytes | None], int]:
     """Digests of the records, and n: of every n-th where reading all would take too long, which is then said."""
-    count = _length(dataset)
+    count = length(dataset)
     start = time.perf_counter()
     tried = [_content(dataset, i) for i in range(min(count, 100))]
     seconds = (time.perf_counter() - start) * count / max(1, len(tried))
@@ -200,31 +207,6 @@ def _name(dataset: Any) -> str:
     inner = getattr(dataset, "dataset", None)
     name = type(dataset).__name__
     return f"{name}({_name(inner)})" if isinstance(inner, Dataset) else name
-
-
-def _length(dataset: Dataset[Any]) -> int:
-    return len(dataset) if hasattr(dataset, "__len__") else 0
-
-
-def _sources(dataset: Any) -> dict[int, set[int]]:
-    """Identity of each underlying data set → the indices used of it."""
-    if isinstance(dataset, Subset):
-        inner = _sources(dataset.dataset)
-        if len(inner) == 1:
-            ((key, indices),) = inner.items()
-            ordered = sorted(indices)
-            return {key: {ordered[i] for i in dataset.indices}}
-        return inner
-    if isinstance(dataset, ConcatDataset):
-        merged: dict[int, set[int]] = {}
-        for part in dataset.datasets:
-            for key, indices in _sources(part).items():
-                merged[key] = merged.get(key, set()) | indices
-        return merged
-    wrapped = getattr(dataset, "dataset", None)
-    if isinstance(wrapped, Dataset):
-        return _sources(wrapped)
-    return {id(dataset): set(range(_length(dataset)))}
 
 
 def _content(dataset: Any, index: int) -> bytes | None:

@@ -492,12 +492,15 @@ def test_the_hash_is_that_of_the_inputs(tmp_path):
     assert hash_of(tmp_path / "d", x.flip(0))["sha256"] != first["sha256"], "the data set's own order counts"
 
 
-def test_records_that_differ_from_reading_to_reading_have_no_hash(tmp_path):
-    class Noisy(TensorDataset):
-        def __getitem__(self, index):
-            x, y = super().__getitem__(index)
-            return x + 0.01 * torch.randn_like(x), y
+class Noisy(TensorDataset):
+    """As with random augmentation."""
 
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + 0.01 * torch.randn_like(x), y
+
+
+def test_records_that_differ_from_reading_to_reading_have_no_hash(tmp_path):
     using = strategy(aux_dataloader=DataLoader(Noisy(*records(200, seed=99).tensors), batch_size=50))
     fit(tmp_path, using, max_steps=1)
     found = card_in(tmp_path)["public_data"]
@@ -505,6 +508,26 @@ def test_records_that_differ_from_reading_to_reading_have_no_hash(tmp_path):
     assert found["hashed_records"] == 0
     assert "differs from one reading to the next" in found["note"]
     assert "differs from one reading to the next" in (tmp_path / "privacy_card.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("training", "auxiliary", "who"),
+    [(Noisy, TensorDataset, "training"), (TensorDataset, Noisy, "public"), (Noisy, Noisy, "training and public")],
+)
+def test_comparing_records_that_differ_from_reading_to_reading_proves_nothing(tmp_path, training, auxiliary, who):
+    aux = DataLoader(auxiliary(*records(200, seed=99).tensors), batch_size=50)
+    fit(
+        tmp_path,
+        strategy(aux_dataloader=aux),
+        data=DataLoader(training(*records().tensors), batch_size=12),
+        max_steps=1,
+    )
+    said = (
+        f"all training records, which proves nothing: {who} records differ from one reading to the next, as with "
+        "random augmentation"
+    )
+    assert card_in(tmp_path)["public_data"]["compared_with"] == said
+    assert f"none of the first 200 is among {said}" in (tmp_path / "privacy_card.html").read_text()
 
 
 # Where the code comes from.

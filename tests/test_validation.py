@@ -336,11 +336,36 @@ def test_public_data_that_is_part_of_the_training_data(tmp_path):
         Subset(everything, [3, 4, 5]),
         ConcatDataset([records(seed=5), Subset(everything, [7])]),
         Subset(Subset(everything, range(10, 30)), [0, 1]),
+        Subset(ConcatDataset([records(seed=5), everything]), [119]),
     ):
         private = DataLoader(everything, batch_size=12)
         used = strategy(aux_dataloader=DataLoader(public, batch_size=2))
         message = r"auxiliary data contains training records \(both draw on the same data set\)"
         refusal(tmp_path, message, using=used, data=private)
+
+
+class Augmented(TensorDataset):
+    """Content that is never the same twice."""
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + torch.randn_like(x), y
+
+
+def test_public_data_that_is_another_part_of_the_training_data_before_they_were_permuted(tmp_path):
+    everything = Augmented(*records(100).tensors)
+    permuted = Subset(everything, torch.randperm(100, generator=torch.Generator().manual_seed(0)))
+    used = strategy(aux_dataloader=DataLoader(Subset(permuted, range(60, 100)), batch_size=20))
+    private = DataLoader(Subset(everything, range(60)), batch_size=12)
+    refusal(tmp_path, r"auxiliary data contains training records", using=used, data=private)
+
+
+def test_part_of_several_data_sets_as_public_data_is_fine(tmp_path):
+    private, other = records(), records(40, seed=5)
+    both = ConcatDataset([private, other])
+    used = strategy(aux_dataloader=DataLoader(Subset(both, range(60, 100)), batch_size=20))
+    trainer(tmp_path, used, max_steps=1).fit(Classifier(), DataLoader(private, batch_size=12))
+    assert used.privacy.steps == 1
 
 
 def test_another_part_of_the_same_data_set_is_fine(tmp_path):

@@ -235,7 +235,7 @@ def _public_data(public: Mapping[str, Any] | None, mechanism: Mapping[str, Any])
         ("used for", public["used_for"]),
         ("SHA-256", element("code", hashed) if hashed else public["note"]),
         *([("hashed", f"first {shown(public['hashed_records'])}: {public['note']}")] if hashed else []),
-        ("compared with", f"{public['compared_with']} (first {shown(public['compared_records'])}): none was the same"),
+        ("compared", f"none of the first {shown(public['compared_records'])} is among {public['compared_with']}"),
         ("chosen on it", ", ".join(mechanism["chosen_on_public_data"]) or "nothing"),
     ]
     return section("Public data", question, facts(rows))
