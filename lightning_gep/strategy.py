@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import StrategyRegistry
-from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
 from lightning_gep.account import PrivacyAccount
@@ -58,10 +57,12 @@ from lightning_gep.thresholds import Thresholds
 from lightning_gep.validation import (
     SEVERAL_LOADERS,
     SEVERAL_OPTIMIZERS,
+    check_held_out,
     check_loader,
     check_module,
     check_monitors,
     check_trainer,
+    request_validation_loaders,
 )
 from lightning_gep.variants import Split
 
@@ -141,7 +142,8 @@ class GEPStrategy(AccountedStrategy):
         )
         self.log_nonprivate = truth_value("log_nonprivate", log_nonprivate)
         self.trust_checkpoint = truth_value("trust_checkpoint", trust_checkpoint)
-        self._has_train_loader = False
+        self._training_data: Dataset[Any] | None = None
+        self._validated_before: list[object] = []
         self._public_records: PublicRecords | None = None
         self._card: RunCard | None = None
         self._batch: Any = None
@@ -157,7 +159,7 @@ class GEPStrategy(AccountedStrategy):
     @override
     def setup(self, trainer: Trainer) -> None:
         # Before the optimizers: configure_optimizers may ask for the number of steps, and so for the train loader.
-        self._has_train_loader = False
+        self._training_data, self._validated_before = None, []
         if self._fits:
             check_trainer(trainer)  # before callbacks that try out steps
         super().setup(trainer)
@@ -177,15 +179,18 @@ class GEPStrategy(AccountedStrategy):
     @override
     def process_dataloader(self, dataloader: object) -> object:
         trainer = self._trainer
-        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
+        if not self._fits:
             return dataloader
-        if self._has_train_loader:
-            # A second loader while the trainer has no train loader yet is another one to train on; later ones validate.
-            if trainer.train_dataloader is None:
-                raise ConfigurationError(SEVERAL_LOADERS)
+        if not trainer.training:
+            self._hold_out(dataloader)
             return dataloader
-        self._has_train_loader = True
+        if self._training_data is not None:
+            raise ConfigurationError(SEVERAL_LOADERS)
         loader = check_loader(dataloader)
+        self._training_data = loader.dataset
+        request_validation_loaders(trainer)
+        for seen in self._validated_before:
+            check_held_out(seen, loader.dataset)
         sampler = self._prepare(trainer, loader)
         repeatable = self.settings.generator == "seeded"
         if not repeatable:
@@ -195,6 +200,12 @@ class GEPStrategy(AccountedStrategy):
             self._module, self._notice_of_a_log, pass_on=self.log_nonprivate, batch_size=sampler.expected_batch_size
         )
         return PoissonLoader(loader, sampler, lambda: trainer.global_step, repeatable=repeatable)
+
+    def _hold_out(self, validation_loader: object) -> None:
+        if self._training_data is None:  # in a sanity check, which comes before the train loader
+            self._validated_before.append(validation_loader)
+        else:
+            check_held_out(validation_loader, self._training_data)
 
     @override
     def on_train_start(self) -> None:

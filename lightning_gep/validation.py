@@ -11,6 +11,7 @@ from torch.optim import LBFGS, Optimizer
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     DistributedSampler,
     IterableDataset,
     RandomSampler,
@@ -18,6 +19,7 @@ from torch.utils.data import (
 )
 
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.same_records import share_records
 
 SEVERAL_LOADERS = (
     "The training data comes from several loaders. Use one DataLoader: combined loaders have no single batch to sample."
@@ -132,6 +134,27 @@ def check_loader(loader: Any) -> DataLoader[Any]:
             "probability. Use shuffle=True; weights belong into the loss, as a factor per record."
         )
     return loader
+
+
+def check_held_out(validation_loader: Any, training_data: Dataset[Any]) -> None:
+    """Raises ConfigurationError if a validation loader of a fit reads training records, as `share_records` tells."""
+    data = getattr(validation_loader, "dataset", validation_loader)
+    if share_records(data, training_data):
+        raise ConfigurationError(
+            f"The validation data of this fit ({type(data).__name__}) holds training records: both draw on the same "
+            "data set. What validation computes from them has no noise, is logged, and may decide which weights are "
+            "kept and when training ends. Hold out other records, e.g. by torch.utils.data.random_split (a sampler is "
+            "not enough), or set limit_val_batches=0. Training records can be looked at by trainer.validate after "
+            "training, which no ε covers."
+        )
+
+
+def request_validation_loaders(trainer: Trainer) -> None:
+    """Makes Lightning prepare the validation loaders of a fit now: it may do so when steps have been made only."""
+    if trainer.enable_validation:
+        trainer.validating = True
+        trainer.fit_loop.epoch_loop.val_loop.setup_data()  # nothing is done twice, as after a sanity check
+        trainer.training = True
 
 
 def check_same_structure(public_batch: Any, private_structure: Any) -> None:

@@ -26,11 +26,13 @@ from torch.utils.data import (
     TensorDataset,
     WeightedRandomSampler,
     default_collate,
+    random_split,
 )
 from torchmetrics import MeanMetric
 
+from lightning_gep.data import RandomLabels
 from lightning_gep.errors import ConfigurationError
-from tests.toys import Classifier, loader, records, strategy, trainer
+from tests.toys import CLASSES, Classifier, loader, records, strategy, trainer
 
 
 def refusal(tmp_path, message, module=None, data=None, using=None, **settings):
@@ -403,6 +405,110 @@ def test_callbacks_that_decide_by_validation_values_are_fine(tmp_path):
     fit = trainer(tmp_path, strategy(), callbacks=[EarlyStopping("val/accuracy")])
     fit.fit(Classifier(), loader(), loader(shuffle=False))
     assert fit.strategy.privacy.steps == 10
+
+
+class Validated(LightningDataModule):
+    """Trains on one data set and validates on others."""
+
+    def __init__(self, training, *validation):
+        super().__init__()
+        self.training, self.validation = training, validation
+
+    def train_dataloader(self):
+        return DataLoader(self.training, batch_size=12, shuffle=True)
+
+    def val_dataloader(self):
+        return [DataLoader(data, batch_size=30) for data in self.validation]
+
+
+class SeveralValidations(Classifier):
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        super().validation_step(batch, batch_idx)
+
+
+class AsksForTheSteps(Classifier):
+    """So the train loader is there before the sanity check."""
+
+    def configure_optimizers(self):
+        assert self.trainer.estimated_stepping_batches > 0
+        return super().configure_optimizers()
+
+
+HELD_OUT = r"validation data of this fit \(.*\) holds training records.*random_split.*trainer\.validate after training"
+
+
+@pytest.mark.parametrize("module", [Classifier, AsksForTheSteps])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_sanity_val_steps": 2},
+        {"num_sanity_val_steps": 2, "check_val_every_n_epoch": 2},
+        {"check_val_every_n_epoch": 2},
+        {"check_val_every_n_epoch": None, "val_check_interval": 7},
+        {"callbacks": [EarlyStopping("val/accuracy", mode="max")]},
+        {"callbacks": [ModelCheckpoint(monitor="val/accuracy")], "enable_checkpointing": True},
+    ],
+)
+def test_validation_during_a_fit_reads_no_training_records(tmp_path, module, settings):
+    everything = records()
+    refusal(tmp_path, HELD_OUT, module=module(), data=Validated(everything, everything), **settings)
+
+
+@pytest.mark.parametrize("sanity_steps", [0, 2])
+@pytest.mark.parametrize(
+    "validation",
+    [
+        lambda everything: [Subset(everything, range(59, 80))],
+        lambda everything: [Subset(everything, range(60, 100)), ConcatDataset([records(seed=5), everything])],
+        lambda everything: [RandomLabels(Subset(Subset(everything, range(99, -1, -1)), [99]), CLASSES)],
+    ],
+)
+def test_one_training_record_in_the_validation_data_is_too_many(tmp_path, validation, sanity_steps):
+    everything = records(100)
+    data = Validated(Subset(everything, range(60)), *validation(everything))
+    refusal(tmp_path, HELD_OUT, module=SeveralValidations(), data=data, num_sanity_val_steps=sanity_steps)
+
+
+def test_training_records_in_a_validation_loader_are_seen_although_it_was_validated_before(tmp_path):
+    everything, used = records(), strategy()
+    fit, module = trainer(tmp_path, used), Classifier()
+    fit.validate(module, loader(seed=5, shuffle=False), verbose=False)
+    with pytest.raises(ConfigurationError, match=HELD_OUT):
+        fit.fit(module, DataLoader(everything, batch_size=12), DataLoader(everything, batch_size=30))
+    assert used.privacy is None
+
+
+@pytest.mark.parametrize("module", [Classifier, AsksForTheSteps])
+@pytest.mark.parametrize("sanity_steps", [0, 2])
+@pytest.mark.parametrize("every", [1, 2])
+def test_records_that_were_held_out_may_validate(tmp_path, module, sanity_steps, every):
+    training, held_out = random_split(ConcatDataset([records(80), records(20, seed=2)]), [60, 40])
+    settings = {"num_sanity_val_steps": sanity_steps, "check_val_every_n_epoch": every}
+    fit = trainer(tmp_path, strategy(), **settings, callbacks=[EarlyStopping("val/accuracy", mode="max")])
+    fit.fit(module(), Validated(training, held_out))
+    assert fit.strategy.privacy.steps == 10
+    assert "val/accuracy" in fit.callback_metrics
+
+
+def test_training_records_may_be_looked_at_after_training(tmp_path):
+    everything = DataLoader(records(), batch_size=12)
+    fit, module = trainer(tmp_path, strategy(), max_steps=2, limit_val_batches=0), Classifier()
+    fit.fit(module, everything, everything)
+    fit.limit_val_batches = 1.0
+    assert "val/accuracy" in fit.validate(module, everything, verbose=False)[0]
+    assert fit.strategy.privacy.steps == 2
+
+
+class Batches:
+    def __iter__(self):
+        return iter(loader(seed=5))
+
+
+def test_validation_loaders_may_be_anything_that_gives_batches(tmp_path):
+    fit = trainer(tmp_path, strategy(), max_steps=2, num_sanity_val_steps=1)
+    fit.fit(Classifier(), loader(), Batches())
+    assert fit.strategy.privacy.steps == 2
 
 
 def test_the_other_namespace_is_named(tmp_path):
