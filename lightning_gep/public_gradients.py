@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lightning_gep.gradients import microbatches, untouched
+from lightning_gep.gradients.state import state_unchanged
 from lightning_gep.public_data import PublicStream
 from lightning_gep.step_gradients import StepGradients, train_mode
 from lightning_gep.subspace import Anchors
@@ -52,7 +53,7 @@ class PublicGradients:
 
         def sweep() -> Iterator[Tensor]:
             module = self._gradients.module
-            with untouched(module), train_mode(module):
+            with untouched(module), state_unchanged(module), train_mode(module):
                 for batch in records():
                     for microbatch in microbatches(self._like_a_training_batch(batch), self._size):
                         yield self._gradients.rows(microbatch)

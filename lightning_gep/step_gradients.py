@@ -17,7 +17,7 @@ from lightning_gep.gradients import choose_backend, microbatches, untouched
 from lightning_gep.gradients.batches import take
 from lightning_gep.gradients.checks import check_still_apart
 from lightning_gep.gradients.randomness import random_state_kept
-from lightning_gep.gradients.state import noted_traces
+from lightning_gep.gradients.state import noted_traces, state_unchanged
 from lightning_gep.groups import ParameterGroups
 from lightning_gep.poisson_loader import EmptyBatch
 from lightning_gep.quiet import recorded_logs
@@ -93,13 +93,18 @@ class StepGradients:
         return loss
 
     def of_private(self, batch: Any) -> Iterator[Tensor]:
-        """Gradients of the records of a batch in microbatches; none for an empty batch."""
+        """Gradients of the records of a batch in microbatches; none for an empty batch.
+
+        Raises ConfigurationError after the last one if training_step has changed a parameter, a buffer or other saved
+        state: release nothing before they are exhausted.
+        """
         if isinstance(batch, EmptyBatch):
             return
         if self.seed is None:
             renew_random_states()
-        for microbatch in microbatches(batch, self.private_microbatch):
-            yield self.rows(microbatch, self.piece)
+        with state_unchanged(self.module):
+            for microbatch in microbatches(batch, self.private_microbatch):
+                yield self.rows(microbatch, self.piece)
 
     def rows(self, microbatch: Any, pieces_of: int | None = None) -> Tensor:
         """The gradients of a microbatch, a row each; what training_step logs is dropped."""
@@ -128,7 +133,7 @@ class StepGradients:
         """Pass on what training_step logs as nonprivate/<name>, from one more forward pass."""
         if isinstance(batch, EmptyBatch):
             return
-        with torch.no_grad(), recorded_logs(self.module) as recorder:
+        with torch.no_grad(), recorded_logs(self.module) as recorder, state_unchanged(self.module):
             self.loss(batch)
         for name, value, settings in recorder.entries:
             self.module.log(f"nonprivate/{name}", value, **settings)

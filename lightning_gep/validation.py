@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import nn
 from torch.optim import LBFGS, Optimizer
 from torch.utils.data import (
     BatchSampler,
@@ -93,6 +94,7 @@ def check_module(module: LightningModule, optimizers: list[Optimizer]) -> None:
             "Use SGD or Adam."
         )
     check_no_gradient_hooks(module)
+    check_no_rows_are_shortened(module)
 
 
 def check_no_gradient_hooks(module: LightningModule) -> None:
@@ -104,6 +106,20 @@ def check_no_gradient_hooks(module: LightningModule) -> None:
         raise ConfigurationError(
             f"Hooks on the gradients of {', '.join(hooked[:3])}{', …' if len(hooked) > 3 else ''} would see them "
             "before the noise. Remove them; with W&B call watch(model, log='parameters'), not 'gradients' or 'all'."
+        )
+
+
+def check_no_rows_are_shortened(module: LightningModule) -> None:
+    """Raises ConfigurationError for embeddings that write to their weights, also to frozen ones, on looking rows up."""
+    shortening = [
+        f"{name or 'the module'} has max_norm={part.max_norm}"
+        for name, part in module.named_modules()
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None
+    ]
+    if shortening:
+        raise ConfigurationError(
+            f"{', '.join(shortening)}: rows that records look up would be shortened in the weights, without noise. Set "
+            "max_norm=None; shorten the vectors that forward has looked up instead, or all rows in on_train_batch_end."
         )
 
 

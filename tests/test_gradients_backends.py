@@ -200,8 +200,28 @@ def test_a_buffer_changed_during_training_is_noticed(backend: type[Backend]) -> 
     gradients = bound(backend, LateChange())
     x, y = ZOO["Linear"].build()[1]
     gradients((x, y))
-    with pytest.raises(GradientError, match="changed the buffers largest"):
+    with pytest.raises(GradientError, match="changed the buffers or parameters largest"):
         gradients((1000 * x, y))
+
+
+class Shortens(LightningModule):
+    """Rows that are looked up and too long are shortened in the weights, in some calls only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(9, 4)
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        self.words.max_norm = 0.1 if batch.max() > 6 else None
+        return self.words(batch).square().mean()
+
+
+@pytest.mark.parametrize("backend", [HookedGradients, LoopGradients], ids=lambda backend: backend.name)
+def test_a_parameter_changed_during_training_is_noticed(backend: type[Backend]) -> None:
+    gradients = bound(backend, Shortens())
+    gradients(torch.tensor([[1, 2], [3, 4]]))
+    with pytest.raises(GradientError, match=r"changed the buffers or parameters words\.weight"):
+        gradients(torch.tensor([[1, 2], [7, 4]]))
 
 
 @every_backend

@@ -1,8 +1,11 @@
+from collections.abc import Callable, Iterator
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_gep.gradients.state import escaped_tensors, evaluation_mode, parameters_kept, untouched
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.state import escaped_tensors, evaluation_mode, parameters_kept, state_unchanged, untouched
 
 
 class Holder(nn.Module):
@@ -60,6 +63,103 @@ def test_also_after_an_error() -> None:
     assert module.count == 0
     assert module.training
     assert module.weight.tolist() == [1.0, 1.0]
+
+
+class Saved(Holder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("unsaved", torch.tensor([torch.nan, 1.0]), persistent=False)
+        self.part.requires_grad_(requires_grad=False)
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+def values(module: nn.Module) -> dict[str, list[float]]:
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return {name: tensor.detach().nan_to_num(-1.0).reshape(-1).tolist() for name, tensor in tensors}
+
+
+def test_a_state_that_stays_is_unchanged_with_nan_in_it() -> None:
+    module = Saved()
+    with state_unchanged(module):
+        module.outputs["train"].append(torch.ones(1))
+        module.unsaved.add_(0.0)
+
+
+def longer(module: nn.Module) -> None:
+    module.statistic.data = torch.ones(5)
+
+
+def replaced(module: nn.Module) -> None:
+    module.statistic = torch.ones(4)
+
+
+def without_autograd(module: nn.Module) -> None:
+    with torch.no_grad():
+        module.weight.add_(1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda module: module.statistic.data.add_(1.0), "statistic"),
+        (lambda module: module.unsaved.data.fill_(2.0), "unsaved"),
+        (lambda module: module.weight.data.mul_(2.0), "weight"),
+        (lambda module: module.part[1].bias.data.add_(1.0), r"part\.1\.bias"),
+        (without_autograd, "weight"),
+        (longer, "statistic"),
+        (replaced, "statistic"),
+        (lambda module: module.register_buffer("new", torch.ones(1)), "new"),
+        (lambda module: module.part.append(nn.Linear(1, 1, bias=False)), r"part\.2\.weight"),
+    ],
+)
+def test_what_is_written_is_refused_and_put_back(change: Callable[[nn.Module], None], name: str) -> None:
+    module = Saved()
+    before = values(module)
+    message = f"training_step changes {name}: .* on_train_batch_end"
+    with pytest.raises(ConfigurationError, match=message), state_unchanged(module):
+        change(module)
+    assert values(module) == before
+
+
+def test_extra_state_that_is_written_is_refused() -> None:
+    module = Saved()
+    with pytest.raises(ConfigurationError, match="training_step changes _extra_state: "), state_unchanged(module):
+        module.count += 1
+
+
+def test_what_is_written_before_another_error_is_put_back() -> None:
+    module = Saved()
+    before = values(module)
+    with pytest.raises(ValueError, match="of the user"), state_unchanged(module):
+        write_and_fail(module)
+    assert values(module) == before
+
+
+def write_and_fail(module: Saved) -> None:
+    module.statistic.data.add_(1.0)
+    module.weight.data.add_(1.0)
+    raise ValueError("of the user")
+
+
+def test_a_generator_that_is_dropped_puts_nothing_back() -> None:
+    """It may be closed long after an error, when the module has been trained on."""
+    module = Saved()
+
+    def pieces() -> Iterator[int]:
+        with state_unchanged(module):
+            yield 1
+            yield 2
+
+    begun = pieces()
+    next(begun)
+    module.weight.data.add_(1.0)
+    begun.close()
+    assert module.weight.tolist() == [2.0, 2.0]
 
 
 def test_each_part_goes_back_to_its_own_mode() -> None:

@@ -1,10 +1,12 @@
 """The strategy against plain Lightning training, and the signs that an update really is private."""
 
+import copy
 import math
 import os
 import subprocess
 import sys
 import textwrap
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, Trainer
 from torch import nn
 
-from lightning_gep.errors import BudgetExhaustedError
+from lightning_gep.errors import BudgetExhaustedError, ConfigurationError
 from lightning_gep.sampling import PoissonSampler, seeded_secret
 from lightning_gep.strategy import GEPStrategy
 from tests.toys import FEATURES, INF, RECORDS, Classifier, loader, public_loader, records, strategy, trainer, weights
@@ -173,6 +175,49 @@ def test_clipping_to_almost_nothing_freezes_the_weights(tmp_path, mechanism):
     settings = {"clip_embedding": tiny, "clip_residual": tiny, "clip_norm": tiny, "mechanism": mechanism}
     trainer(tmp_path, strategy(noise_multiplier=1.0, **settings), max_epochs=5).fit(module, loader())
     assert float((weights(module) - before).abs().max()) < 1e-6
+
+
+class WritesLater(Classifier):
+    """From the third step on it writes what it sees, in a way that autograd does not."""
+
+    def __init__(self, name, least_records=1):
+        super().__init__()
+        self.name, self.least_records = name, least_records
+        self.register_buffer("mean", torch.zeros(FEATURES))
+        self.frozen = nn.Parameter(torch.zeros(FEATURES), requires_grad=False)
+
+    def training_step(self, batch, batch_idx):
+        if self.global_step >= 2 and len(batch[0]) >= self.least_records:
+            attrgetter(self.name)(self).data.copy_(batch[0].mean(0))
+        return super().training_step(batch, batch_idx)
+
+
+class WeightsAtStepStart(Callback):
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.seen = copy.deepcopy(pl_module.state_dict())
+
+
+def refused_at_the_third_step(tmp_path, module, **settings):
+    """The refusal leaves parameters and buffers as they were when the step began."""
+    used, start = strategy(**settings), WeightsAtStepStart()
+    message = rf"training_step changes {module.name}: .* released without noise"
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(tmp_path, used, callbacks=[start]).fit(module, loader())
+    torch.testing.assert_close(dict(module.state_dict()), dict(start.seen), rtol=0, atol=0)
+    return used.privacy.steps
+
+
+@pytest.mark.parametrize("name", ["mean", "frozen", "hidden.weight"])
+@pytest.mark.parametrize(("gradients", "mechanism"), [("hooks", "gp"), ("hooks", "gep"), ("loop", "gp")])
+def test_a_step_that_writes_to_parameters_or_buffers_releases_nothing(tmp_path, name, gradients, mechanism):
+    settings = {"gradients": gradients, "mechanism": mechanism, "microbatch_size": 4}
+    assert refused_at_the_third_step(tmp_path, WritesLater(name), **settings) == 2
+
+
+def test_a_pass_for_logging_that_writes_to_buffers_moves_no_weights(tmp_path):
+    """It sees the batch as a whole, where gradients are those of records alone."""
+    module = WritesLater("mean", least_records=2)
+    assert refused_at_the_third_step(tmp_path, module, log_nonprivate=True) == 3
 
 
 def test_epsilon_is_calibrated_to_the_run_and_a_second_fit_continues_the_count(tmp_path):

@@ -129,9 +129,40 @@ class HookedBeforeLayer(Classifier):
         self.hidden.register_full_backward_pre_hook(lambda layer, outputs: None)
 
 
+class Looked(Classifier):
+    def __init__(self, **layers):
+        super().__init__()
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+
+class Shortening(Classifier):
+    """No row is too long before training, so none is changed then."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Parameter(torch.ones(2, 6))
+
+    def training_step(self, batch, batch_idx):
+        looked_up = nn.functional.embedding((batch[0][:, 0] > 0).long(), self.words, max_norm=100.0)
+        return super().training_step((batch[0] + looked_up, batch[1]), batch_idx)
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
+        (
+            Shortening,
+            r"^training_step changed the buffers or parameters words\. They are released without noise",
+        ),
+        (
+            lambda: Looked(words=nn.Embedding(9, 4, max_norm=1.5), texts=nn.EmbeddingBag(9, 4, max_norm=2)),
+            r"words has max_norm=1\.5, texts has max_norm=2: .* without noise\. Set max_norm=None",
+        ),
+        (
+            lambda: Looked(parts=nn.Sequential(nn.Embedding(9, 4, max_norm=1.0).requires_grad_(False))),
+            r"parts\.0 has max_norm=1\.0: ",
+        ),
         (HookedLayer, r"Hooks on the gradients of hidden would see them before the noise"),
         (HookedBeforeLayer, r"Hooks on the gradients of hidden would see them before the noise"),
         (Manual, r"automatic_optimization=False: with manual optimisation"),

@@ -57,8 +57,8 @@ class Backend(ABC):
         changed = [name for name, version in _versions(self.module).items() if before.get(name) != version]
         if changed:
             raise GradientError(
-                f"training_step changed the buffers {', '.join(changed)}. A buffer is released without noise: "
-                "remove what changes it."
+                f"training_step changed the buffers or parameters {', '.join(changed)}. They are released without "
+                "noise: remove what changes them."
             )
         return rows
 
@@ -107,5 +107,9 @@ def scalar(loss: Any) -> Tensor:
 
 
 def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """Identity and write count of every buffer: comparing them costs nothing, comparing values would."""
-    return {name: (id(buffer), buffer._version) for name, buffer in module.named_buffers()}
+    """Identity and write count of every parameter and buffer: comparing them costs nothing, comparing values would.
+
+    Writing through `.data` is not counted; values are compared once a step.
+    """
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return {name: (id(tensor), tensor._version) for name, tensor in tensors}

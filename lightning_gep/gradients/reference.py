@@ -108,6 +108,8 @@ def make_reference(probe: Probe, batch: Any) -> Reference:
     still = _still(probe, batch, tolerance)
     try:
         rows = still.rows(batch)
+    except GradientError as error:
+        raise ConfigurationError(str(error)) from error
     except Exception as error:
         raise ConfigurationError(
             f"training_step works on a batch but not on a single record: {in_short(error)}. Per-sample gradients see "

@@ -1,4 +1,4 @@
-"""What a module holds beside its parameters: put back after trial runs, and compared."""
+"""What a module holds: put back after trial runs, and compared."""
 
 import copy
 import pickle
@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from lightning_gep.errors import ConfigurationError
 
 
 @contextmanager
@@ -50,21 +52,48 @@ def parameters_kept(module: nn.Module) -> Iterator[None]:
             _put_back(p, values)
 
 
+@contextmanager
+def state_unchanged(module: nn.Module) -> Iterator[None]:
+    """Raises ConfigurationError on leaving if a parameter, a buffer or what else a checkpoint holds has changed.
+
+    Values are compared, so writing through `.data`, which autograd does not see, is found too. After any error
+    parameters and buffers hold what they did before: a checkpoint saved then would release what was written.
+    """
+    members = [held for part in module.modules() for held in (part._parameters, part._buffers, part._modules)]
+    kept = [(held, dict(held)) for held in members]
+    tensors, before, beside = _tensors(module), named_tensors(module), saved_beside_tensors(module)
+    try:
+        yield
+        changed = changed_tensors(module, before) + changed_values(beside, saved_beside_tensors(module))
+        if changed:
+            raise ConfigurationError(
+                f"training_step changes {', '.join(changed)}: what it computes there from the records would be "
+                "released without noise. Remove it (for norm layers: track_running_stats=False), freeze it with "
+                ".eval(), or update it from the weights alone, in on_train_batch_end."
+            )
+    except Exception:  # not when a generator is closed: that may come long after, when the weights have moved on
+        for held, content in kept:
+            _put_back(held, content)
+        for name, tensor in tensors.items():
+            if not _same(tensor, before[name]):
+                tensor.data = before[name]
+        raise
+
+
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Copies of the parameters and buffers."""
-    tensors = [*module.named_parameters(), *module.named_buffers()]
-    return {name: tensor.detach().clone() for name, tensor in tensors}
+    return {name: tensor.detach().clone() for name, tensor in _tensors(module).items()}
 
 
 def changed_tensors(module: nn.Module, before: Mapping[str, Tensor]) -> list[str]:
     """Names of the parameters and buffers that do not hold what they did, came or went."""
-    now = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    now = _tensors(module)
     return [name for name in {**before, **now} if not _same(now.get(name), before.get(name))]
 
 
 def saved_beside_tensors(module: nn.Module) -> dict[str, Any]:
     """Copies of what a checkpoint would hold beside parameters and buffers: states of metrics, extra state."""
-    known = {name for name, _ in [*module.named_parameters(), *module.named_buffers()]}
+    known = _tensors(module)
     return {name: copy.deepcopy(value) for name, value in module.state_dict().items() if name not in known}
 
 
@@ -109,6 +138,10 @@ def escaped_tensors(module: nn.Module) -> list[str]:
     return sorted(
         name for name, value in attributes(module).items() if any(_is_batched(tensor) for tensor in _tensors_in(value))
     )
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def _keep(value: Any, kept: dict[int, tuple[Any, Any]]) -> None:
