@@ -34,8 +34,7 @@ from lightning_gep.gradients.reference import (
 )
 from lightning_gep.gradients.state import (
     attributes,
-    changed_tensors,
-    changed_values,
+    check_unchanged,
     escaped_tensors,
     named_tensors,
     parameters_kept,
@@ -263,14 +262,7 @@ def check_nothing_changed(probe: Probe, batch: Any) -> None:
     with probe.conditions():
         before, beside = named_tensors(probe.module), saved_beside_tensors(probe.module)
         probe.gradient_leaving_traces(batch)
-        changed = changed_tensors(probe.module, before)
-        changed += changed_values(beside, saved_beside_tensors(probe.module))
-    if changed:
-        raise ConfigurationError(
-            f"training_step changes {', '.join(changed)}: what it computes there from the records would be released "
-            "without noise. Remove it (for norm layers: track_running_stats=False), freeze it with .eval(), or update "
-            "it from the weights alone, in on_train_batch_end."
-        )
+        check_unchanged(probe.module, before, beside)
 
 
 def check_no_memory(probe: Probe, batch: Any) -> None:

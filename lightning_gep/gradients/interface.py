@@ -27,7 +27,7 @@ class Backend(ABC):
     gives a tensor of shape (0, p), and the user's code is not called.
 
     Guarantee: parameters, their `.grad`, and the module's hooks and modes are left as they were. A call that changes
-    one of the module's buffers raises GradientError: the change would be released without noise.
+    one of the module's buffers or parameters raises GradientError: the change would be released without noise.
     """
 
     name: str

@@ -64,13 +64,7 @@ def state_unchanged(module: nn.Module) -> Iterator[None]:
     tensors, before, beside = _tensors(module), named_tensors(module), saved_beside_tensors(module)
     try:
         yield
-        changed = changed_tensors(module, before) + changed_values(beside, saved_beside_tensors(module))
-        if changed:
-            raise ConfigurationError(
-                f"training_step changes {', '.join(changed)}: what it computes there from the records would be "
-                "released without noise. Remove it (for norm layers: track_running_stats=False), freeze it with "
-                ".eval(), or update it from the weights alone, in on_train_batch_end."
-            )
+        check_unchanged(module, before, beside)
     except Exception:  # not when a generator is closed: that may come long after, when the weights have moved on
         for held, content in kept:
             _put_back(held, content)
@@ -78,6 +72,17 @@ def state_unchanged(module: nn.Module) -> Iterator[None]:
             if not _same(tensor, before[name]):
                 tensor.data = before[name]
         raise
+
+
+def check_unchanged(module: nn.Module, before: Mapping[str, Tensor], beside: Mapping[str, Any]) -> None:
+    """Raises ConfigurationError unless the module holds what `named_tensors` and `saved_beside_tensors` told before."""
+    changed = changed_tensors(module, before) + changed_values(beside, saved_beside_tensors(module))
+    if changed:
+        raise ConfigurationError(
+            f"training_step changes {', '.join(changed)}: what it computes there from the records would be released "
+            "without noise. Remove it (for norm layers: track_running_stats=False), freeze it with .eval(), or update "
+            "it from the weights alone, in on_train_batch_end."
+        )
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
