@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, Trainer
 from torch import nn
 
+from lightning_gep import release_checks
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError
 from lightning_gep.sampling import PoissonSampler, seeded_secret
 from lightning_gep.strategy import GEPStrategy
@@ -197,8 +198,10 @@ class WeightsAtStepStart(Callback):
         self.seen = copy.deepcopy(pl_module.state_dict())
 
 
-def refused_at_the_third_step(tmp_path, module, **settings):
+def refused_at_the_third_step(tmp_path, monkeypatch, module, **settings):
     """The refusal leaves parameters and buffers as they were when the step began."""
+    # The check on public records that chance decides on would refuse it too, in other words, if it came to this step.
+    monkeypatch.setattr(release_checks.secrets, "randbelow", lambda steps: 0)
     used, start = strategy(**settings), WeightsAtStepStart()
     message = rf"training_step changes {module.name}: .* released without noise"
     with pytest.raises(ConfigurationError, match=message):
@@ -209,15 +212,17 @@ def refused_at_the_third_step(tmp_path, module, **settings):
 
 @pytest.mark.parametrize("name", ["mean", "frozen", "hidden.weight"])
 @pytest.mark.parametrize(("gradients", "mechanism"), [("hooks", "gp"), ("hooks", "gep"), ("loop", "gp")])
-def test_a_step_that_writes_to_parameters_or_buffers_releases_nothing(tmp_path, name, gradients, mechanism):
+def test_a_step_that_writes_to_parameters_or_buffers_releases_nothing(
+    tmp_path, monkeypatch, name, gradients, mechanism
+):
     settings = {"gradients": gradients, "mechanism": mechanism, "microbatch_size": 4}
-    assert refused_at_the_third_step(tmp_path, WritesLater(name), **settings) == 2
+    assert refused_at_the_third_step(tmp_path, monkeypatch, WritesLater(name), **settings) == 2
 
 
-def test_a_pass_for_logging_that_writes_to_buffers_moves_no_weights(tmp_path):
+def test_a_pass_for_logging_that_writes_to_buffers_moves_no_weights(tmp_path, monkeypatch):
     """It sees the batch as a whole, where gradients are those of records alone."""
     module = WritesLater("mean", least_records=2)
-    assert refused_at_the_third_step(tmp_path, module, log_nonprivate=True) == 3
+    assert refused_at_the_third_step(tmp_path, monkeypatch, module, log_nonprivate=True) == 3
 
 
 def test_epsilon_is_calibrated_to_the_run_and_a_second_fit_continues_the_count(tmp_path):
