@@ -24,8 +24,6 @@ from lightning_gep.quiet import recorded_logs
 
 OTHER_BATCHES = (1, 2, 3)
 """A training step may treat every other batch differently."""
-
-
 PIECES_OF_A_BATCH, SMALLEST_PIECE = 8, 16
 """Fewer pieces would be filled up with more copies, more and smaller ones are slower."""
 

@@ -74,35 +74,56 @@ def replace_leaves(batch: Any, leaves: Sequence[Any]) -> Any:
     return _map(batch, "batch", lambda _, __: next(replacements))
 
 
-def _map(
-    node: Any, path: str, function: Callable[[Any, str], Any], see: Callable[[Any], None] = lambda constant: None
-) -> Any:
-    """The structure with `function(leaf, path)` in the place of every leaf that has one entry per record.
+def values_of(record: Any) -> list[Any]:
+    """Everything in a single record that is not a structure of other values, in the order `replace_values` takes it."""
+    values: list[Any] = []
+    _map(record, "record", lambda value, _: values.append(value), is_leaf=_is_value)
+    return values
 
-    `see` is shown the others.
+
+def replace_values(record: Any, values: Sequence[Any]) -> Any:
+    """The same structure with other `values_of`."""
+    replacements = iter(values)
+    return _map(record, "record", lambda _, __: next(replacements), is_leaf=_is_value)
+
+
+def _map(
+    node: Any,
+    path: str,
+    function: Callable[[Any, str], Any],
+    see: Callable[[Any], None] = lambda constant: None,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> Any:
+    """The structure with `function(leaf, path)` in the place of every leaf.
+
+    That is what has one entry per record, unless `is_leaf` tells otherwise. `see` is shown the others.
     """
-    if _holds_records(node):
+    if (is_leaf or _holds_records)(node):
         return function(node, path)
     if isinstance(node, Constant | Tensor | np.ndarray | np.generic):
         see(node)
         return node
     if isinstance(node, Mapping):
-        return _map_items(node, path, function, see)
+        return _map_items(node, path, function, see, is_leaf)
     if isinstance(node, list | tuple) and not isinstance(node, PackedSequence):
-        items = [_map(item, f"{path}[{i}]", function, see) for i, item in enumerate(node)]
+        items = [_map(item, f"{path}[{i}]", function, see, is_leaf) for i, item in enumerate(node)]
         return type(node)(*items) if hasattr(node, "_fields") else type(node)(items)
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         names = [field.name for field in dataclasses.fields(node)]
-        changes = {name: _map(getattr(node, name), f"{path}.{name}", function, see) for name in names}
+        changes = {name: _map(getattr(node, name), f"{path}.{name}", function, see, is_leaf) for name in names}
         return dataclasses.replace(node, **changes)
     hint = "Pack sequences inside training_step. " if isinstance(node, PackedSequence) else ""
     raise ConfigurationError(f"{path} is a {_kind(node)}, whose records cannot be told apart. {hint}{FIX}")
 
 
 def _map_items(
-    node: Mapping[Any, Any], path: str, function: Callable[[Any, str], Any], see: Callable[[Any], None]
+    node: Mapping[Any, Any],
+    path: str,
+    function: Callable[[Any, str], Any],
+    see: Callable[[Any], None],
+    is_leaf: Callable[[Any], bool] | None,
 ) -> Mapping[Any, Any]:
-    items = {key: _map(value, f"{path}[{key!r}]", function, see) for key, value in node.items()}
+    items = {key: _map(value, f"{path}[{key!r}]", function, see, is_leaf) for key, value in node.items()}
     if not isinstance(node, MutableMapping):
         return items
     # A copy keeps what the type holds beside its items, such as the factory of a defaultdict.
@@ -116,6 +137,16 @@ def _holds_records(node: Any) -> bool:
         return node.ndim > 0
     is_sequence = isinstance(node, list | tuple) and not hasattr(node, "_fields")
     return is_sequence and all(isinstance(item, Constant) for item in node)
+
+
+def _is_value(node: Any) -> bool:
+    """Of a single record. A list of numbers of one type, such as tokens, is one value; a text and its label are two."""
+    if isinstance(node, PackedSequence | type):
+        return True
+    if isinstance(node, list | tuple) and not hasattr(node, "_fields"):
+        kinds = {type(item) for item in node}
+        return kinds <= {int} or kinds <= {float}
+    return not (isinstance(node, Mapping | tuple) or dataclasses.is_dataclass(node))
 
 
 def _take(leaf: Any, which: Which) -> Any:

@@ -1,16 +1,14 @@
 """Records with extreme values: what code does to a batch that holds one cannot be seen on well-behaved records."""
 
-import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_gep.gradients.batches import record_leaves, replace_leaves
+from lightning_gep.gradients.batches import record_leaves, replace_leaves, replace_values, values_of
 
 OF_FLOATS = (math.nan, math.inf, -math.inf, 1e4, -1e4, 1e30, -1e30, 0.0)
 OF_INTEGERS = (0, -1, -100)
@@ -33,29 +31,15 @@ def extreme_records(record: Any) -> Iterator[Any]:
 def shorter_records(record: Any) -> Iterator[Any]:
     """The record with each of its values in turn cut to half its length, and with all of them cut."""
     yield from _each(record, _cut)
-    yield _map(record, lambda value: (_cut(value) or [value])[0])
-    yield _map(record, lambda value: (_cut(value) or [value])[-1])
+    for way in (0, -1):
+        yield replace_values(record, [(_cut(value) or [value])[way] for value in values_of(record)])
 
 
-def _each(value: Any, others: Callable[[Any], Sequence[Any]]) -> Iterator[Any]:
-    """The structure with each of its values in turn replaced by each of its `others`."""
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from (_with_item(value, key, other) for other in _each(part, others))
-    elif isinstance(value, list | tuple) and not _is_plain(value):
-        for i, part in enumerate(value):
-            yield from (_rebuilt(value, [*value[:i], other, *value[i + 1 :]]) for other in _each(part, others))
-    else:
-        yield from others(value)
-
-
-def _map(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The structure with all of its values replaced."""
-    if isinstance(value, Mapping):
-        return reduce(lambda made, key: _with_item(made, key, _map(value[key], function)), value, value)
-    if isinstance(value, list | tuple) and not _is_plain(value):
-        return _rebuilt(value, [_map(part, function) for part in value])
-    return function(value)
+def _each(record: Any, others: Callable[[Any], Sequence[Any]]) -> Iterator[Any]:
+    """The record with each of its values in turn replaced by each of its `others`."""
+    values = values_of(record)
+    for i, value in enumerate(values):
+        yield from (replace_values(record, [*values[:i], other, *values[i + 1 :]]) for other in others(value))
 
 
 def _cut(value: Any) -> list[Any]:
@@ -98,18 +82,3 @@ def _filled(value: Any, extreme: Any) -> Any:
         with np.errstate(all="ignore"):
             return np.full(value.shape, np.asarray(extreme).astype(value.dtype))
     return type(value)([extreme] * len(value)) if isinstance(value, list | tuple) else extreme
-
-
-def _with_item(mapping: Mapping[Any, Any], key: Any, value: Any) -> Any:
-    changed: Any = copy.copy(mapping) if hasattr(mapping, "__setitem__") else dict(mapping)
-    changed[key] = value
-    return changed
-
-
-def _rebuilt(like: Any, parts: list[Any]) -> Any:
-    return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
-
-
-def _is_plain(value: Sequence[Any]) -> bool:
-    """A list of numbers or strings, such as tokens: one value, and not a structure of values."""
-    return not hasattr(value, "_fields") and all(isinstance(part, str | bytes | int | float) for part in value)

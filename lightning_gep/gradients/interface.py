@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from lightning_gep.gradients.batches import batch_size, microbatches, take
+from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.groups import ParameterGroups
 
 LossFunction: TypeAlias = Callable[[Any], Tensor]
@@ -32,6 +32,8 @@ class Backend(ABC):
 
     name: str
     """ "functional", "hooks" or "loop"."""
+    together = True
+    """Whether records are differentiated several at a time."""
 
     def __init__(self, module: nn.Module, loss_function: LossFunction, groups: ParameterGroups) -> None:
         self.module = module
@@ -53,7 +55,8 @@ class Backend(ABC):
         if size == 0:
             return self._no_rows()
         before = _versions(self.module)
-        rows = self._in_pieces(batch, size) if pieces_of is None else self._in_equal_pieces(batch, size, pieces_of)
+        at_once = pieces_of or self.records_at_once or size
+        rows = self._in_pieces(batch, size, at_once, fill=pieces_of is not None and self.together)
         changed = [name for name, version in _versions(self.module).items() if before.get(name) != version]
         if changed:
             raise GradientError(
@@ -62,24 +65,17 @@ class Backend(ABC):
             )
         return rows
 
-    def _in_pieces(self, batch: Any, size: int) -> Tensor:
-        at_once = self.records_at_once
-        if at_once is None or at_once >= size:
+    def _in_pieces(self, batch: Any, size: int, at_once: int, *, fill: bool) -> Tensor:
+        if size == at_once or (size < at_once and not fill):
             return self.rows(batch, size)
         rows = self._no_rows().new_empty(size, self.groups.num_parameters)
-        for piece, out in zip(microbatches(batch, at_once), rows.split(at_once), strict=True):
-            self.rows(piece, len(out), out=out)
-        return rows
-
-    def _in_equal_pieces(self, batch: Any, size: int, at_once: int) -> Tensor:
-        rows = self._no_rows().new_empty(size, self.groups.num_parameters)
         for start, out in zip(range(0, size, at_once), rows.split(at_once), strict=True):
-            own = len(out)
-            if own == at_once:
-                self.rows(take(batch, slice(start, start + at_once)), at_once, out=out)
+            missing = at_once - len(out)
+            if fill and missing:
+                filled = take(batch, [*range(start, size), *[start] * missing])
+                out.copy_(self.rows(filled, at_once)[: len(out)])
             else:
-                filled = take(batch, [*range(start, size), *[start] * (at_once - own)])
-                out.copy_(self.rows(filled, at_once)[:own])
+                self.rows(take(batch, slice(start, start + at_once)), len(out), out=out)
         return rows
 
     @abstractmethod

@@ -14,9 +14,7 @@ class LoopGradients(Backend):
     """The loss is called on batches of one record, in order."""
 
     name = "loop"
-
-    def _in_equal_pieces(self, batch: Any, size: int, at_once: int) -> Tensor:
-        return self.rows(batch, size)  # every call has one record
+    together = False
 
     def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         """The gradients of a batch of `size` > 0 records (size × p)."""
