@@ -132,18 +132,19 @@ def test_extra_state_that_is_written_is_refused() -> None:
         module.count += 1
 
 
-def test_what_is_written_before_another_error_is_put_back() -> None:
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_what_is_written_before_another_error_is_put_back(error: type[BaseException]) -> None:
     module = Saved()
     before = values(module)
-    with pytest.raises(ValueError, match="of the user"), state_unchanged(module):
-        write_and_fail(module)
+    with pytest.raises(error, match="of the user"), state_unchanged(module):
+        write_and_fail(module, error)
     assert values(module) == before
 
 
-def write_and_fail(module: Saved) -> None:
+def write_and_fail(module: Saved, error: type[BaseException]) -> None:
     module.statistic.data.add_(1.0)
     module.weight.data.add_(1.0)
-    raise ValueError("of the user")
+    raise error("of the user")
 
 
 def test_a_generator_that_is_dropped_puts_nothing_back() -> None:

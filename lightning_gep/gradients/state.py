@@ -65,7 +65,9 @@ def state_unchanged(module: nn.Module) -> Iterator[None]:
     try:
         yield
         check_unchanged(module, before, beside)
-    except Exception:  # not when a generator is closed: that may come long after, when the weights have moved on
+    except GeneratorExit:  # closed, perhaps long after, when the weights have moved on
+        raise
+    except BaseException:  # Ctrl-C too, after which a checkpoint is saved
         for held, content in kept:
             _put_back(held, content)
         for name, tensor in tensors.items():
