@@ -26,6 +26,8 @@ except ImportError:  # Windows: two sweeps in one directory are not kept apart t
 
 RUN_FILE, SWEEP_FILE, CARD_FILE, CARD_PAGE = "run.json", "sweep.json", "privacy_card.json", "privacy_card.html"
 LOCK_FILE = "run.lock"
+NO_PRIVACY = "none"
+"""The mechanism of a job that trains with plain Lightning."""
 SECONDS_TO_WAIT = 0.5
 
 Status = Literal["waiting", "running", "finished", "failed", "interrupted"]
@@ -52,6 +54,11 @@ class RunRecord:
     privacy: dict[str, Any] | None = None
     """The report of the privacy account; an infinite ε is the string "inf"."""
     error: str | None = None
+
+    @property
+    def without_privacy(self) -> bool:
+        """Whether the job trains on the records with no privacy mechanism at all."""
+        return self.config.get("mechanism", {}).get("mechanism") == NO_PRIVACY
 
     def write(self, directory: Path) -> None:
         """Replace `run.json`."""

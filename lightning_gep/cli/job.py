@@ -13,19 +13,20 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
 from lightning_gep import ledger
+from lightning_gep.callbacks import PrivacyBudget, PrivacyMonitor
 from lightning_gep.checks import positive_integer
 from lightning_gep.cli.configs import check_keys
 from lightning_gep.cli.failures import in_a_line
 from lightning_gep.cli.names import job_name
 from lightning_gep.cli.progress import JobProgress, last_checkpoint, note_progress
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.runs import RunRecord, keep_earlier_metrics, locked
+from lightning_gep.runs import NO_PRIVACY, RunRecord, keep_earlier_metrics, locked
 from lightning_gep.strategy import GEPStrategy
 from lightning_gep.wandb_logger import finish_runs, log_card, log_summary
 
 FREE_TO_CHANGE = {"output_dir", "threads", "logger", "callbacks", "sweep"}
 """What may differ when a job is continued: where things go and what is shown."""
-MAY_DIFFER = {"default_root_dir", "dirpath", "save_dir", "cache_directory", "download", "trust_checkpoint"}
+MAY_DIFFER = {"directory", "default_root_dir", "dirpath", "save_dir", "cache_directory", "download", "trust_checkpoint"}
 """The same, of single settings wherever they are."""
 
 
@@ -56,16 +57,19 @@ def train(config: DictConfig, overrides: Sequence[str] = ()) -> RunRecord:
 
 
 def make_trainer(config: DictConfig, *callbacks: Any) -> Trainer:
-    """The trainer with its strategy, callbacks and loggers."""
-    # Finished objects go to the trainer itself: passed through `instantiate` they would be copied.
-    strategy = instantiate(config.mechanism, **config.privacy)
+    """The trainer with its strategy, callbacks and loggers; `mechanism=none` is Lightning's own, without privacy."""
+    shared = [*_each(config, "callbacks"), *callbacks]
+    if config.mechanism.mechanism == NO_PRIVACY:
+        strategy: Any = "auto"
+        shared = [callback for callback in shared if not isinstance(callback, PrivacyMonitor | PrivacyBudget)]
+    else:
+        # Finished objects go to the trainer itself: passed through `instantiate` they would be copied.
+        strategy = instantiate(config.mechanism, **config.privacy)
     if isinstance(strategy, GEPStrategy):
         # A launcher's worker has another main program, which must not be what further processes are started with.
         strategy.child_command = ["-m", "lightning_gep.cli.train"]
     trainer: Trainer = instantiate(config.trainer)(
-        strategy=strategy,
-        callbacks=[*_each(config, "callbacks"), *callbacks],
-        logger=_each(config, "logger") or False,
+        strategy=strategy, callbacks=shared, logger=_each(config, "logger") or False
     )
     return trainer
 
@@ -119,7 +123,7 @@ def _train(config: DictConfig, record: RunRecord, directory: Path) -> None:
         note_progress(record, trainer)
         trainer.test(model, datamodule, verbose=False)
         note_progress(record, trainer)
-        log_card(trainer.loggers, trainer.strategy.card_directory)  # type: ignore[attr-defined]  # it is a GEPStrategy
+        log_card(trainer.loggers, getattr(trainer.strategy, "card_directory", None))
         log_summary(
             trainer.loggers,
             mechanism=config.mechanism.mechanism,

@@ -1,5 +1,6 @@
 """A callback that keeps the record of a job up to date, and makes it resumable from its first step on."""
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,10 @@ def note_progress(record: RunRecord, trainer: Trainer) -> None:
     if isinstance(strategy, GEPStrategy) and strategy.privacy is not None:
         record.privacy = strategy.privacy.report()
         record.planned_steps = strategy.privacy.plan.planned_steps
+    elif record.without_privacy:
+        record.privacy = {"private": False, "epsilon": math.inf, "steps": record.step}
+        planned = trainer.estimated_stepping_batches
+        record.planned_steps = int(planned) if math.isfinite(planned) else None
 
 
 def last_checkpoint(trainer: Trainer) -> Path | None:

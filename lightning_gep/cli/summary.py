@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from lightning_gep.rounding import rounded_up
-from lightning_gep.runs import RunRecord
+from lightning_gep.runs import CARD_PAGE, RunRecord
 
 
 def summary_table(record: RunRecord, directory: Path) -> Table:
@@ -21,16 +21,17 @@ def summary_table(record: RunRecord, directory: Path) -> Table:
 def summary_rows(record: RunRecord, directory: Path) -> dict[str, str]:
     """The rows of the table."""
     privacy = record.privacy or {}
+    card = directory / "checkpoints" / CARD_PAGE
     tested = {name.replace("/", " "): value for name, value in record.metrics.items() if name.startswith("test/")}
     return {
         "mechanism": record.config["mechanism"]["mechanism"],
         **{name: percent(value) if "accuracy" in name else f"{value:.4g}" for name, value in tested.items()},
         "ε spent": spent(privacy),
-        "δ": f"{privacy['delta']:g}",
+        **({"δ": f"{privacy['delta']:g}"} if "delta" in privacy else {}),
         "steps": str(privacy["steps"]),
         "training time": f"{record.seconds:.1f} s",
         "outputs": short_path(directory),
-        "privacy card": short_path(directory / "checkpoints" / "privacy_card.html"),
+        **({} if record.without_privacy else {"privacy card": short_path(card)}),
     }
 
 
@@ -41,7 +42,7 @@ def percent(share: float | None) -> str:
 
 def spent(privacy: dict[str, Any]) -> str:
     """What was spent, of how much, and whether that is worth anything."""
-    epsilon, target = float(privacy["epsilon"]), privacy["target_epsilon"]
+    epsilon, target = float(privacy["epsilon"]), privacy.get("target_epsilon")
     if math.isinf(epsilon):
         return "∞ (not private: there is no noise)"
     amount = rounded_up(epsilon) + (f" of {target:g}" if target is not None else "")

@@ -37,12 +37,14 @@ def runs_of(job: Path) -> list[Card]:
     """What was released in a job's directory: a card for each of its ledgers that has a release, as far as it matters.
 
     A run whose job is not finished counts as one that goes on. One without a card may have been anything, so it counts
-    as not private.
+    as not private. So does a job without any privacy mechanism, which has no ledger.
     """
     found = (read_json(path) for path in sorted(job.rglob(f"{Path(CARD_FILE).stem}*.json")))
     cards = {card["run_id"]: card for card in found if card.get("kind") == "run"}
     record = RunRecord.read(job)
     finished = record is not None and record.status == "finished"
+    if record is not None and record.without_privacy:
+        return [_unprotected(record)] if record.step else []
     runs = []
     for path in sorted((job / "privacy").glob("*.ledger")):
         content = ledger.read_or_none(path)
@@ -63,4 +65,14 @@ def _counted(content: ledger.LedgerContent, card: Card | None, *, finished: bool
         "sampling": {"sample_rate": plan.event.sample_rate},
         "mechanism": {"noise_multiplier": plan.event.noise_multiplier},
         "steps": {"counted": content.count, "planned": plan.planned_steps},
+    }
+
+
+def _unprotected(record: RunRecord) -> Card:
+    return {
+        "status": "finished" if record.status == "finished" else "training",
+        "guarantee": {"delta": 1.0, "accountant": "pld", "private": False},
+        "sampling": {"sample_rate": 1.0},
+        "mechanism": {"noise_multiplier": 0.0},
+        "steps": {"counted": record.step, "planned": record.planned_steps},
     }

@@ -5,7 +5,7 @@ import re
 
 from lightning_gep.rounding import rounded_up
 
-MECHANISMS = {"gep": "GEP", "bgep": "B-GEP", "gp": "GP"}
+MECHANISMS = {"gep": "GEP", "bgep": "B-GEP", "gp": "GP", "none": "No privacy"}
 NOTHING = "–"
 
 

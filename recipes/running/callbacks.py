@@ -1,5 +1,6 @@
 """What the runs of recipes do beside training: look at the test images now and then, and save when they are stopped."""
 
+import math
 from typing import Any
 
 import torch
@@ -28,9 +29,12 @@ class AccuracyCurve(Callback):
 
     def _every(self, trainer: Trainer) -> int:
         """Steps from one look to the next; a run without an end has one an epoch."""
-        account = trainer.strategy.privacy if isinstance(trainer.strategy, GEPStrategy) else None
-        planned = None if account is None else account.plan.planned_steps
-        return int(trainer.num_training_batches) if planned is None else max(1, planned // self.points)
+        if isinstance(trainer.strategy, GEPStrategy):
+            planned = trainer.strategy.privacy.plan.planned_steps if trainer.strategy.privacy is not None else None
+        else:
+            planned = trainer.estimated_stepping_batches
+        endless = planned is None or math.isinf(planned)
+        return int(trainer.num_training_batches) if endless else max(1, int(planned) // self.points)
 
 
 class SaveWhenInterrupted(Callback):

@@ -1,6 +1,7 @@
 """A run as a process: gep-train in a directory of its own, which the same command continues when it was cut."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from lightning_gep.job_command import quoted
 from lightning_gep.runs import RunRecord
 from recipes.running.cells import Run
 from recipes.running.outcome import make_result, read_result, result_file, write_result
+from recipes.running.parking import fetch, park
 from recipes.running.settings import Settings, overrides_of, run_directory, settings_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,9 +84,15 @@ class Job:
         overrides = overrides_of(self.run, self.places.extra)
         return [*overrides, *download, *(f"{key}={value}" for key, value in where.items())]
 
+    @property
+    def parked(self) -> Path:
+        """Where an unfinished run waits to go on, on this machine or another."""
+        return self.places.output / "unfinished" / self.directory.name
+
     def start(self) -> None:
         """Begin, or go on."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        fetch(self.parked, self.directory)
         log = self.directory / LOG
         self.log_begins = log.stat().st_size if log.exists() else 0
         self.process = start(self.arguments(), log)
@@ -104,6 +112,10 @@ class Job:
             self.process.kill()
             self.process.wait()
 
+    def park(self) -> None:
+        """Keep what an interrupted run needs to go on beside the results, where it can be committed."""
+        park(self.directory, self.parked)
+
     def keep_result(self) -> RunRecord | None:
         """Write the result if the run is finished, and return its record; else None."""
         record = RunRecord.read(self.directory)
@@ -111,6 +123,7 @@ class Job:
             return None
         result = make_result(self.run, record, self.directory, self.settings, self.places.extra)
         write_result(result_file(self.places.output, self.run), result)
+        shutil.rmtree(self.parked, ignore_errors=True)
         return record
 
     def reason(self) -> str:

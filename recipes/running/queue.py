@@ -133,6 +133,7 @@ class Queue:
             if job.keep_result() is not None:  # it was at its very end
                 self.outcome.finished.append(job.run.name)
             else:
+                job.park()
                 self.outcome.interrupted.append(job.run.name)
                 self.progress.say(f"{job.run.name}: interrupted")
         self.running.clear()
