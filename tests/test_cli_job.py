@@ -1,12 +1,17 @@
+import math
 import os
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from lightning.pytorch import Trainer, seed_everything
 
 from lightning_gep import ledger
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.cli.job import _changed, clean_environment, train
 from lightning_gep.cli.progress import JobProgress
+from lightning_gep.cli.summary import summary_rows
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.runs import RunRecord, is_locked, locked, read_metrics
 
@@ -122,6 +127,40 @@ def test_what_is_not_private_is_in_the_table_that_was_asked_for_and_not_in_the_r
     record = train(composed(tmp_path, "privacy.log_nonprivate=true"))
     assert any("nonprivate/train/loss" in row for row in read_metrics(tmp_path))
     assert not [name for name in record.metrics if "nonprivate" in name or "train/loss" in name]
+
+
+def plain(directory, *overrides):
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        words = [word for word in SHORT if not word.startswith("mechanism.")]
+        return compose("train", [f"output_dir={directory}", *words, "mechanism=none", "optimizer.lr=0.2", *overrides])
+
+
+def test_a_job_without_privacy_is_plain_training_and_says_so(tmp_path, monkeypatch):
+    with monkeypatch.context() as context:
+        stop_after(12, context)
+        with pytest.raises(SystemExit):
+            train(plain(tmp_path))
+    record = train(plain(tmp_path), ["mechanism=none"])
+    assert (record.status, record.attempts, record.step, record.planned_steps) == ("finished", 2, STEPS, STEPS)
+    assert record.privacy == {"private": False, "epsilon": math.inf, "steps": STEPS}
+    assert record.metrics["test/accuracy"] > 0.15
+    assert not list(tmp_path.rglob("*.ledger"))
+    assert not list(tmp_path.rglob("privacy_card*")), "there is nothing that a card could promise"
+    rows = summary_rows(record, tmp_path)
+    assert rows["ε spent"].startswith("∞ (not private")
+    assert not {"δ", "privacy card"} & rows.keys()
+    assert train(plain(tmp_path)) == RunRecord.read(tmp_path)
+
+
+def test_weights_without_privacy_are_what_lightning_alone_gives(tmp_path):
+    config = plain(tmp_path)
+    train(config)
+    ours = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
+    seed_everything(config.seed)
+    data, model = instantiate(config.data), instantiate(config.model)
+    trainer = Trainer(max_epochs=config.trainer.max_epochs, accelerator="cpu", logger=False, enable_checkpointing=False)
+    trainer.fit(model, data)
+    assert all(torch.equal(ours[name], values) for name, values in model.state_dict().items())
 
 
 def test_the_environment_of_a_job_does_not_reach_the_next(monkeypatch):

@@ -189,6 +189,7 @@ def test_a_run_without_privacy_says_so(tmp_path, capsys):
         (["+trainer.limit_train_batches=2.0"], "trainer.limit_train_batches=2.0"),
         (["+trainer.fast_dev_run=true"], "trainer.fast_dev_run=True"),
         (["+trainer.accumulate_grad_batches=2"], "trainer.accumulate_grad_batches=2"),
+        (["mechanism=none"], "mechanism=none adds no noise"),
         (["--records", "0"], "--records: '0'"),
         (["--parametres", "3"], "--parametres"),
         (["--min-steps", "3"], "--min-steps belongs to a search. Add --search."),

@@ -1,5 +1,6 @@
 """Every experiment, of the paper and our own: its settings, and two of its steps on small files in the real formats."""
 
+import math
 import re
 from functools import cache
 from itertools import product
@@ -18,7 +19,7 @@ CONF = config_directory()
 EXPERIMENTS = sorted(
     path.relative_to(CONF / "experiment").with_suffix("").as_posix() for path in CONF.glob("experiment/**/*.yaml")
 )
-OWN = ("digits_epsilon2", "mnist_best", "mnist_epsilon2/")
+OWN = ("digits_epsilon2", "mnist_best", "mnist_epsilon2/", "no_privacy/")
 OF_THE_PAPER = [name for name in EXPERIMENTS if not name.startswith(OWN)]
 EPOCHS = {"mnist": {2: 50, 5: 100, 8: 200}, "cifar10": {2: 50, 5: 100, 8: 200}, "svhn": {2: 5, 5: 10, 8: 20}}
 TITLES = {"mnist": "MNIST", "svhn": "SVHN", "cifar10": "CIFAR-10"}
@@ -48,6 +49,7 @@ def test_there_is_one_for_every_number_and_panel():
         "accuracy_against_k": 4,
         "random_basis": 2,
         "mnist_epsilon2": 6,
+        "no_privacy": 4,
     }
 
 
@@ -78,7 +80,10 @@ def test_every_experiment_builds_as_it_stands_and_trains_for_two_steps(name, sma
         trained[settings] = train(config)
     record = trained[settings]
     assert (record.status, record.step, record.planned_steps) == ("finished", 2, 2)
-    assert record.privacy["noise_multiplier"] == pytest.approx(1.0)
+    if name.startswith("no_privacy/"):
+        assert record.privacy["epsilon"] == math.inf
+    else:
+        assert record.privacy["noise_multiplier"] == pytest.approx(1.0)
     assert 0 <= record.metrics["test/accuracy"] <= 1
 
 

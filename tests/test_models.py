@@ -1,9 +1,11 @@
 import copy
+import math
 from functools import partial
 
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from sklearn.datasets import load_digits
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.optim.lr_scheduler import ConstantLR
@@ -134,7 +136,7 @@ def test_a_schedule_without_an_end_is_refused(make_scheduler, message):
 @pytest.mark.parametrize(
     ("network", "images", "sizes"),
     [
-        (ResNet20(), torch.randn(3, 3, 32, 32), (464, 14016, 51072, 203520, 650)),
+        (ResNet20(), torch.randn(3, 3, 32, 32), (432, 13824, 50688, 202752, 650)),
         (MnistCNN(), torch.randn(3, 1, 28, 28), (1040, 8224, 5130)),
         (LinearProbe(4096), torch.randn(3, 4096), (40960,)),
         (TextEncoder(), torch.randint(1000, (3, 32)), (2048, 64000, 99968, 650)),
@@ -199,11 +201,44 @@ def test_pooling_in_the_mnist_network_is_torchs_and_can_be_vectorised():
 
 def test_a_shortcut_of_the_resnet_takes_every_second_pixel_and_pads_channels_with_zeros():
     block, x = Block(16, 32, norm_groups=4), torch.randn(2, 16, 8, 8)
-    shortcut = block._shortcut(x)
+    shortcut = block.shortcut(x)
     assert shortcut.shape == (2, 32, 4, 4)
-    assert torch.equal(shortcut[:, 8:24], x[:, :, ::2, ::2])
-    assert not shortcut[:, :8].any()
-    assert not shortcut[:, 24:].any()
+    assert torch.equal(shortcut[:, :16], nn.functional.group_norm(x[:, :, ::2, ::2], 4))
+    assert not shortcut[:, 16:].any()
+
+
+def test_the_resnet_begins_as_he_et_al_did():
+    """Convolutions from a normal with standard deviation √(2/(9·channels out)); 268 346 parameters in all."""
+    network = ResNet20()
+    assert sum(p.numel() for p in network.parameters()) == 268_346
+    convolutions = [part for part in network.modules() if isinstance(part, nn.Conv2d)]
+    assert len(convolutions) == 19
+    for layer in convolutions:
+        weights, expected = layer.weight.detach(), (2 / (9 * layer.out_channels)) ** 0.5
+        # Six standard errors of the deviation and of the mean of so many normal numbers.
+        assert abs(weights.std() / expected - 1) < 6 / (2 * weights.numel()) ** 0.5
+        assert abs(weights.mean()) < 6 * expected / weights.numel() ** 0.5
+        beyond = (weights.abs() > 2 * expected).float().mean()
+        assert 0.01 < beyond < 0.1, "a normal has 4.6 % beyond two deviations, a uniform distribution none"
+
+
+def test_the_resnet_learns_at_the_papers_learning_rate():
+    """With PyTorch's initialisation of the convolutions the loss stays above chance for all of these steps."""
+    digits = load_digits()
+    images = nn.functional.interpolate(torch.tensor(digits.images / 16).float()[:, None], 32, mode="bilinear")
+    images, labels = images.expand(-1, 3, -1, -1), torch.tensor(digits.target)
+    torch.manual_seed(0)
+    network = ResNet20()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(50):
+        chosen = torch.randint(len(images), (64,))
+        loss = nn.functional.cross_entropy(network(images[chosen]), labels[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert sum(losses[-10:]) / 10 < 2.2 < math.log(10)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes import first_epochs, mnist_epsilon2, mnist_larger_epsilon, table1, thresholds
+from recipes import mnist_epsilon2, mnist_larger_epsilon, table1, thresholds
 from recipes.running.outcome import results_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,10 +87,6 @@ def test_accuracies_are_those_of_the_results():
         name: percent(mnist_larger_epsilon.TABLE, name) for name in ("gep_eps5", "gep_eps8", "gp_eps5", "gp_eps8")
     }
     assert "GEP {gep_eps5} and {gep_eps8} %, GP {gp_eps5} and {gp_eps8} %".format(**larger) in words
-    first = {name: percent(first_epochs.TABLE, name, 0) for name in mechanisms}
-    assert "GP has {gp} %, GEP {gep} % and B-GEP {bgep} %".format(**first) in words
     names = {"gp": "mnist_gp_eps2_threshold_alone", "gep": "mnist_gep_eps2_thresholds_alone"}
     alone = {mechanism: percent(thresholds.TABLE, name) for mechanism, name in names.items()}
     assert "GP has {gp} % and GEP, with our basis, {gep} % (one run each)".format(**alone) in words
-    svhn = {name: percent(table1.TABLE, f"svhn_ordinary_{name}_eps5") for name in ("gp", "gep")}
-    assert "GP has {gp} % and GEP {gep} % (one run each)".format(**svhn) in words

@@ -228,6 +228,13 @@ def test_an_interrupted_run_is_continued_by_the_same_command(mnist, tmp_path, mo
     before = RunRecord.read(directory)
     assert before.status == "interrupted"
     assert 1 <= before.step < steps
+    # Another machine has the results with what is unfinished among them, and its own place for data.
+    shutil.rmtree(directory)
+    (moved := tmp_path / "elsewhere").mkdir()
+    mnist = shutil.copytree(mnist, moved / "data")
+    assert_names_no_path(tmp_path / "out" / "unfinished", tmp_path)
+    places = Places(mnist, moved / "work", tmp_path / "out", tuple(extra))
+    directory = moved / "work" / directory.name
 
     monkeypatch.setattr(jobs, "start", start_here)  # another process would only take longer
     progress = Progress(Console(file=io.StringIO()))
@@ -237,8 +244,15 @@ def test_an_interrupted_run_is_continued_by_the_same_command(mnist, tmp_path, mo
     result = read_result(result_file(tmp_path / "out", MNIST_GP))
     assert (result["steps"], result["attempts"]) == (steps, 2)
     assert result["steps_counted"] == released(directory) <= steps + 1, "it was saved when it was interrupted"
+    assert list((tmp_path / "out" / "unfinished").iterdir()) == [], "what is finished waits no longer"
     assert len(result["curves"]["test_accuracy"]) <= 40
     assert result["curves"]["test_accuracy"][-1][0] == steps
+
+
+def assert_names_no_path(parked, path):
+    files = [file for file in parked.rglob("*") if file.is_file()]
+    assert {file.suffix for file in files} == {".json", ".csv", ".ledger", ".ckpt"}
+    assert not [file.name for file in files if str(path).encode() in file.read_bytes()]
 
 
 class Endless:

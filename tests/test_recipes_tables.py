@@ -124,17 +124,20 @@ def test_the_true_epsilon_stands_beside_the_published_figure():
 
 def test_the_order_is_what_says_most_for_its_time():
     names = [run.name for run in runs_in_order()]
-    assert names[:3] == [f"table1-mnist_{mechanism}_eps2-seed0" for mechanism in ("gp", "bgep", "gep")]
+    cifar10 = ("none", "gp_eps2", "tracked_gep_eps2", "tracked_bgep_eps2")
+    assert names[:4] == [f"table1-cifar10_{cell}-seed0" for cell in cifar10]
     first = {
         prefix: next(i for i, name in enumerate(names) if name.startswith(prefix))
         for prefix in (
+            "table1-svhn_ordinary",
+            "table1-mnist_none",
+            "table1-mnist_gp_eps2-seed0",
             "linear_probe-",
             "first_epochs-",
             "table1-mnist_gp_eps2-seed1",
             "mnist_epsilon2-rdp-",
             "mnist_larger_epsilon-",
             "table1-mnist_gp_eps5",
-            "table1-svhn_ordinary",
         )
     }
     assert list(first.values()) == sorted(first.values())

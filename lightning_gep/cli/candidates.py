@@ -7,6 +7,8 @@ from omegaconf import DictConfig, OmegaConf
 from lightning_gep.accounting import power_of_ten_below
 from lightning_gep.calibration import noise_multiplier_for
 from lightning_gep.cli.plan_sizes import Known, Sizes
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.runs import NO_PRIVACY
 
 Event = dict[str, float | bool]
 """`sample_rate`, `noise_multiplier`, `steps` and `delta` of a run, and whether its draws are secret (`private`)."""
@@ -19,6 +21,11 @@ def planned_events(configs: list[DictConfig]) -> list[Event]:
 
 
 def _planned_event(config: DictConfig, sizes: Sizes) -> Event:
+    if config.mechanism.mechanism == NO_PRIVACY:
+        raise ConfigurationError(
+            "mechanism=none has no privacy, so what is picked from such runs has none either. Leave it out, or "
+            "leave out hydra/sweeper=repeat_and_select to train a grid."
+        )
     settings: Any = {
         **OmegaConf.to_container(config.mechanism, resolve=True),  # type: ignore[dict-item]
         **OmegaConf.to_container(config.privacy, resolve=True),  # type: ignore[dict-item]

@@ -26,7 +26,7 @@ from lightning_gep.wandb_logger import finish_runs, log_card, log_summary
 
 FREE_TO_CHANGE = {"output_dir", "threads", "logger", "callbacks", "sweep"}
 """What may differ when a job is continued: where things go and what is shown."""
-MAY_DIFFER = {"directory", "default_root_dir", "dirpath", "save_dir", "cache_directory", "download", "trust_checkpoint"}
+MAY_DIFFER = {"default_root_dir", "dirpath", "save_dir", "cache_directory", "download", "trust_checkpoint"}
 """The same, of single settings wherever they are."""
 
 

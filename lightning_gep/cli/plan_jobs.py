@@ -18,6 +18,7 @@ from lightning_gep.cli.plan_sizes import Known, Sizes
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.planning import check_names
 from lightning_gep.run_size import RunSize
+from lightning_gep.runs import NO_PRIVACY
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ def _make_job(combination: list[str], several: set[str], sizes: Sizes) -> Job:
     labels = {key: value for key, value in map(_halves, combination) if key in several}
     with in_keys(" ".join(f"{key}={value}" for key, value in labels.items())):
         config = _compose(combination)
+        if config.mechanism.mechanism == NO_PRIVACY:
+            raise ConfigurationError(
+                "mechanism=none adds no noise, so there is nothing to plan. Leave it out, or train without privacy: "
+                "gep-train mechanism=none."
+            )
         config.output_dir = "."  # otherwise asked of Hydra, which knows it inside a job only; nothing is written
         settings = _strategy_settings(config)
         return Job(settings, sizes.of(config, settings), {key.lstrip("+"): value for key, value in labels.items()})

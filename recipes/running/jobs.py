@@ -12,7 +12,7 @@ from typing import Protocol
 
 from lightning_gep.errors import NOT_IN_DIRECTORY
 from lightning_gep.job_command import quoted
-from lightning_gep.runs import RunRecord
+from lightning_gep.runs import RUN_FILE, RunRecord
 from recipes.running.cells import Run
 from recipes.running.outcome import make_result, read_result, result_file, write_result
 from recipes.running.parking import fetch, park
@@ -60,6 +60,8 @@ class Job:
     directory: Path
     process: Process | None = None
     log_begins: int = 0
+    resumes: bool = False
+    """Whether an earlier attempt has left something to go on from."""
     needs: str = field(init=False)
     """The data it is trained on: what one job misses, all with the same settings for data miss."""
 
@@ -92,7 +94,8 @@ class Job:
     def start(self) -> None:
         """Begin, or go on."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        fetch(self.parked, self.directory)
+        fetch(self.parked, self.directory, self.places.data)
+        self.resumes = (self.directory / RUN_FILE).exists()
         log = self.directory / LOG
         self.log_begins = log.stat().st_size if log.exists() else 0
         self.process = start(self.arguments(), log)
@@ -114,7 +117,7 @@ class Job:
 
     def park(self) -> None:
         """Keep what an interrupted run needs to go on beside the results, where it can be committed."""
-        park(self.directory, self.parked)
+        park(self.directory, self.places.data, self.parked)
 
     def keep_result(self) -> RunRecord | None:
         """Write the result if the run is finished, and return its record; else None."""

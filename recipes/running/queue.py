@@ -79,7 +79,7 @@ class Queue:
             if job is not None:
                 self.running.append(job)
                 job.start()
-                self.progress.say(f"{job.run.name}: {'goes on' if job.log_begins else 'starts'}")
+                self.progress.say(f"{job.run.name}: {'goes on' if job.resumes else 'starts'}")
 
     def _next(self) -> Job | None:
         """The job of the next run, if there is something to do for it that can be done."""
