@@ -4,6 +4,7 @@ from itertools import product
 
 from lightning_gep.data.image_sets import PRIVATE
 from lightning_gep.report.published import NAMES
+from recipes import no_privacy
 from recipes.running.cells import Cell, Table
 
 DATA = ("cifar10", "svhn")
@@ -28,6 +29,7 @@ TABLE = Table(
         )
         for data, mechanism, k in product(DATA, ("bgep", "gep"), KS)
     ),
+    baseline=tuple(no_privacy.TABLE.runs(["svhn", "cifar10"])),
 )
 
 if __name__ == "__main__":

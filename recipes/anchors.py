@@ -1,6 +1,7 @@
 """The appendix' table over m, the number of anchor gradients: CIFAR-10 at ε = 8. Run: python -m recipes.anchors"""
 
 from lightning_gep.report.published import NAMES, RESULTS
+from recipes import no_privacy
 from recipes.running.cells import Cell, Table
 
 PUBLISHED = {
@@ -28,6 +29,7 @@ TABLE = Table(
         for mechanism, figures in PUBLISHED.items()
         for m, (accuracy, spread) in figures.items()
     ),
+    baseline=tuple(no_privacy.TABLE.runs(["cifar10"])),
 )
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The appendix' table of public images: GEP on CIFAR-10 at ε = 8. Run: python -m recipes.auxiliary_data"""
 
 from lightning_gep.report.published import RESULTS
+from recipes import no_privacy
 from recipes.running.cells import Cell, Table
 
 PUBLISHED = {
@@ -30,6 +31,7 @@ TABLE = Table(
         )
         for name, (line, accuracy, spread) in PUBLISHED.items()
     ),
+    baseline=tuple(no_privacy.TABLE.runs(["cifar10"])),
 )
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The first two epochs of CIFAR-10 at ε = 8, at the noise of all 200. Run: python -m recipes.first_epochs"""
 
+from recipes import no_privacy
 from recipes.running.cells import TRACKED, Cell, Table
 
 NOISE = 1.3895
@@ -38,6 +39,7 @@ TABLE = Table(
         Cell(name, "CIFAR-10, at the noise of ε = 8", line, experiment, overrides=(*TWO_EPOCHS, *basis))
         for name, (line, experiment, basis) in EXPERIMENTS.items()
     ),
+    baseline=tuple(no_privacy.TABLE.runs(["cifar10"])),
 )
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lightning_gep.report.published import NAMES
+from recipes import no_privacy
 from recipes.running.cells import Cell, Table
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0)
@@ -41,6 +42,7 @@ TABLE = Table(
         "validation images ([how](tuning.md)) to test why GEP is below GP."
     ),
     cells=tuple(cell for at, epsilon in enumerate(EPSILONS) for cell in _cells(at, epsilon)),
+    baseline=tuple(no_privacy.TABLE.runs(["linear_probe"])),
 )
 
 if __name__ == "__main__":

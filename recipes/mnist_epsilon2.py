@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.report.published import EPSILONS, RESULTS, figures_of
+from recipes import no_privacy
 from recipes.running.cells import Cell, Table
 
 BEST = {"mnist_best": "gep", "mnist_best_bgep": "bgep", "mnist_best_gp": "gp"}
@@ -63,6 +64,7 @@ TABLE = Table(
     ),
     headline="GEP with our settings",
     cells=cells(config_directory() / "experiment"),
+    baseline=tuple(no_privacy.TABLE.runs(["mnist"])),
 )
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from itertools import product
 
 from lightning_gep.report.published import EPSILONS, NAMES, RESULTS, figures_of
+from recipes import no_privacy
 from recipes.running.cells import Cell, Table
 
 EXPERIMENTS = {"gp": "mnist_best_gp", "gep": "mnist_best"}
@@ -32,6 +33,7 @@ TABLE = Table(
     ),
     headline="GEP with our settings",
     cells=tuple(_cell(*which) for which in product(EPSILONS[1:], EXPERIMENTS)),
+    baseline=tuple(no_privacy.TABLE.runs(["mnist"])),
 )
 
 if __name__ == "__main__":

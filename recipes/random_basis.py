@@ -3,6 +3,7 @@
 from itertools import product
 
 from lightning_gep.data.image_sets import PRIVATE
+from recipes import no_privacy
 from recipes.accuracy_against_k import DATA, KS
 from recipes.running.cells import Cell, Table
 
@@ -27,6 +28,7 @@ TABLE = Table(
         for data, k in product(DATA, KS)
     ),
     follows="nonprivate_projection_error",
+    baseline=tuple(no_privacy.TABLE.runs(["svhn", "cifar10"])),
 )
 
 if __name__ == "__main__":

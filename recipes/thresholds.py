@@ -1,5 +1,6 @@
 """Table 1 on MNIST with smaller thresholds, to test why it is lower here. Run: python -m recipes.thresholds"""
 
+from recipes import no_privacy
 from recipes.running.cells import TRACKED, Cell, Table
 
 THRESHOLD = "mechanism.clip_norm=1.0"
@@ -45,6 +46,7 @@ TABLE = Table(
         Cell(name, "MNIST, ε = 2", line, f"table1/{'_'.join(name.split('_')[:3])}", overrides=changed)
         for name, (line, changed) in CHANGED.items()
     ),
+    baseline=tuple(no_privacy.TABLE.runs(["mnist"])),
 )
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from lightning_gep.errors import ConfigurationError
 TRACKED = ("mechanism.subspace=tracked", "mechanism.num_anchors=50")
 """Our basis in place of the paper's, whose cold start on 2000 anchors at each step takes several times as long."""
 OUR_BASIS = (*TRACKED, "mechanism.groups=balanced")
-NO_PRIVACY = "no privacy"
-"""The line that says what privacy costs; a table that has none proves little."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +66,13 @@ class Table:
     """Which figure of a result stands for a run: `validation_accuracy` where settings are chosen by it."""
     follows: str = "test_accuracy"
     """Which curve of a result its picture shows."""
+    baseline: tuple[Run, ...] = ()
+    """Runs of another table that it is read against: the same training without privacy."""
+
+    @property
+    def rows(self) -> tuple[Cell, ...]:
+        """Its cells, below those that they are read against."""
+        return (*(run.cell for run in self.baseline), *self.cells)
 
     def runs(self, only: Sequence[str] = ("*",), seeds: Sequence[int] | None = None) -> list[Run]:
         """The runs of the cells that fit one of the names (`*` stands for anything), with these seeds or all."""

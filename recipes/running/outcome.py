@@ -114,9 +114,9 @@ def counts(result: Result, run: Run) -> bool:
 
 
 def results_of(table: Table, output: Path = RESULTS) -> dict[str, list[Result]]:
-    """What there is for each cell of a table, by its name, in the order of its seeds."""
-    found: dict[str, list[Result]] = {cell.name: [] for cell in table.cells}
-    for run in table.runs():
+    """What there is for each row of a table, by the name of its cell, in the order of its seeds."""
+    found: dict[str, list[Result]] = {cell.name: [] for cell in table.rows}
+    for run in (*table.baseline, *table.runs()):
         result = read_result(result_file(output, run))
         if result is not None and counts(result, run):
             found[run.cell.name].append(result)

@@ -10,6 +10,8 @@ from recipes.running.cells import Cell, Table
 from recipes.running.outcome import Result
 
 WIDTH = 118
+FAR_BELOW = 3.0
+"""Points of accuracy without privacy that are more than another seed or a shorter training."""
 OURS = {"test_accuracy": "ours, %", "validation_accuracy": "validation, %"}
 IN_A_SENTENCE = {"test_accuracy": "", "validation_accuracy": " on validation images"}
 
@@ -19,12 +21,13 @@ Column = Callable[[Cell, list[Result]], str]
 def section(table: Table, results: dict[str, list[Result]], heading: str = "") -> list[str]:
     """One table, with the columns that there is something for."""
     found = [result for runs in results.values() for result in runs]
+    warning = too_low(table, results)
     paper: dict[str, Column] = {
         "published, %": lambda cell, _: published(cell),
         "its true ε": lambda cell, _: NOTHING if cell.published_epsilon is None else f"{cell.published_epsilon:g}",
     }
     columns: dict[str, Column] = {
-        **(paper if any(cell.published is not None for cell in table.cells) else {}),
+        **(paper if any(cell.published is not None for cell in table.rows) else {}),
         OURS[table.judged_by]: lambda _, runs: accuracy(runs, table.judged_by) or "not run",
         "runs": lambda cell, runs: f"{len(runs)} of {len(cell.seeds)}",
         "ε": lambda _, runs: rounded_up(max((float(run["epsilon"]) for run in runs), default=None)),
@@ -33,12 +36,26 @@ def section(table: Table, results: dict[str, list[Result]], heading: str = "") -
     }
     if any("nonprivate_projection_error" in result["curves"] for result in found):
         columns["projection error"] = lambda _, runs: errors(runs)
-    lines = [f"{heading}{table.title}", "", *textwrap.wrap(table.about, WIDTH), ""]
+    lines = [f"{heading}{table.title}", "", *textwrap.wrap(f"{warning}{table.about}", WIDTH), ""]
     rows = [
         [f"{cell.panel}: {cell.label}", *(column(cell, results[cell.name]) for column in columns.values())]
-        for cell in table.cells
+        for cell in table.rows
     ]
     return [*lines, *markdown_table(["", *columns], rows)]
+
+
+def too_low(table: Table, results: dict[str, list[Result]]) -> str:
+    """What comes before anything else: that the rows without privacy are far below the published ones, or missing."""
+    cells = [run.cell for run in table.baseline]
+    missing = [cell.panel for cell in cells if not results[cell.name] and any(results[c.name] for c in table.cells)]
+    low = [
+        f"{cell.panel} {accuracy(results[cell.name], 'test_accuracy')} % instead of {published(cell)} %"
+        for cell in cells
+        if any(100 * run["test_accuracy"] < (cell.published or 0) - FAR_BELOW for run in results[cell.name])
+    ]
+    warnings = [f"**Without privacy far below the published figure: {'; '.join(low)}.** "] if low else []
+    warnings += [f"**The row without privacy is not run yet for {', '.join(missing)}.** "] if missing else []
+    return "".join(warnings)
 
 
 def in_short(table: Table, results: dict[str, list[Result]]) -> list[str]:
