@@ -1,6 +1,5 @@
 """The trials that our settings for MNIST were chosen by, on validation images. Run: python -m recipes.tuning"""
 
-from recipes import no_privacy
 from recipes.running.cells import Cell, Table
 
 HELD_OUT = "data.validation_size=5000"
@@ -51,7 +50,6 @@ TABLE = Table(
         *(bgep(k, rate) for k, rate in BGEP),
         *(gep(rate, residual) for rate, residual in GEP_RATES.items()),
     ),
-    baseline=tuple(no_privacy.TABLE.runs(["mnist"])),
 )
 
 if __name__ == "__main__":
