@@ -23,20 +23,43 @@ def share_records(first: Any, second: Any) -> bool:
     return bool(np.intersect1d(_records(first, known), _records(second, known)).size)
 
 
+def check_no_repeats(dataset: Any) -> None:
+    """Raises ConfigurationError if the data set holds a record of an underlying data set under two indices.
+
+    The guarantee is for one index: a record that has m of them could be drawn m times in a step, and ε would be that
+    of m records. Subset, ConcatDataset and wrappers are followed as by `share_records`; a wrapper of another length is
+    taken to hold the first records of what it wraps, and to begin again after the last. Equal content is no repeat.
+    """
+    _, counts = np.unique(_records(dataset, {}, as_long=True), return_counts=True)
+    repeated = int(np.count_nonzero(counts > 1))
+    if repeated:
+        raise ConfigurationError(
+            f"The training data holds {repeated} record{'s' * (repeated > 1)} more than once (up to {counts.max()} "
+            "times). A step could draw all copies of a record, but the noise is made for one. Hold each record once: "
+            "Subset(dataset, sorted(set(indices))), and no data set twice in a ConcatDataset. Weights belong into the "
+            "loss, as a factor per record. If a data set of your own has records of its own (windows of a series, "
+            "say), keep what it reads from under another name than `dataset`."
+        )
+
+
 def length(dataset: Any) -> int:
     """The number of records that can be read by index; 0 where it is not known."""
     return len(dataset) if hasattr(dataset, "__len__") and not isinstance(dataset, IterableDataset) else 0
 
 
-def _records(dataset: Any, known: dict[int, int]) -> NDArray[np.int64]:
-    """A number for each record, in the order of the data set; `known` has the data sets that were met, by identity."""
+def _records(dataset: Any, known: dict[int, int], *, as_long: bool = False) -> NDArray[np.int64]:
+    """A number for each record, in the order of the data set; `known` has the data sets that were met, by identity.
+
+    Of a wrapper that changes how many there are, all records that it wraps; `as_long` gives as many as it has instead.
+    """
     if isinstance(dataset, Subset):
-        return _chosen(_records(dataset.dataset, known), dataset)
+        return _chosen(_records(dataset.dataset, known, as_long=as_long), dataset)
     if isinstance(dataset, ConcatDataset):
-        return np.concatenate([_records(part, known) for part in dataset.datasets])
+        return np.concatenate([_records(part, known, as_long=as_long) for part in dataset.datasets])
     wrapped = getattr(dataset, "dataset", None)
-    if isinstance(wrapped, Dataset):
-        return _records(wrapped, known)
+    if isinstance(wrapped, Dataset) and (length(wrapped) or not as_long):
+        records = _records(wrapped, known, as_long=as_long)
+        return np.resize(records, length(dataset)) if as_long else records
     place = known.setdefault(id(dataset), len(known))
     return place * MOST_RECORDS + np.arange(length(dataset))
 

@@ -20,7 +20,7 @@ from torch.utils.data import (
 )
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.same_records import share_records
+from lightning_gep.same_records import check_no_repeats, share_records
 
 SEVERAL_LOADERS = (
     "The training data comes from several loaders. Use one DataLoader: combined loaders have no single batch to sample."
@@ -149,6 +149,7 @@ def check_loader(loader: Any) -> DataLoader[Any]:
             f"The train loader samples by {type(sampler).__name__}, which does not draw every record with the same "
             "probability. Use shuffle=True; weights belong into the loss, as a factor per record."
         )
+    check_no_repeats(loader.dataset)
     return loader
 
 

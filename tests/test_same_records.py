@@ -7,7 +7,7 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, Te
 
 from lightning_gep.data import RandomLabels
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.same_records import share_records
+from lightning_gep.same_records import check_no_repeats, share_records
 from tests.toys import records
 
 
@@ -146,3 +146,56 @@ def test_a_million_records_take_no_time():
     start = time.process_time()
     assert not share_records(Subset(permuted, range(500_000)), Subset(base, order[500_000:]))
     assert time.process_time() - start < 3
+
+
+def repeats(dataset):
+    try:
+        check_no_repeats(dataset)
+    except ConfigurationError:
+        return True
+    return False
+
+
+def test_repeats_are_what_reading_all_records_tells():
+    draw = random.Random(1)
+    bases = [OwnRecords(name, count) for name, count in (("a", 40), ("b", 25), ("c", 30))]
+    seen = set()
+    for _ in range(300):
+        data = nested(bases, draw, draw.randrange(6))
+        read = [data[i] for i in range(len(data))]
+        assert repeats(data) == (len(set(read)) < len(read))
+        seen.add(repeats(data))
+    assert seen == {True, False}
+
+
+def test_repeats_are_counted_and_the_line_to_change_is_named():
+    base = records(60)
+    with pytest.raises(ConfigurationError, match=r"1 record more than once \(up to 10 times\).*sorted\(set\(indices"):
+        check_no_repeats(Subset(base, [0] * 10 + list(range(1, 60))))
+    with pytest.raises(ConfigurationError, match=r"60 records more than once \(up to 3 times\).*no data set twice"):
+        check_no_repeats(ConcatDataset([base] * 3))
+
+
+def test_a_negative_index_is_that_of_a_record():
+    assert repeats(Subset(records(60), [59, -1]))
+    assert not repeats(Subset(records(60), [59, -2]))
+
+
+def test_a_wrapper_of_another_length_holds_records_of_what_it_wraps():
+    base = records(60)
+    assert repeats(Doubled(base))
+    assert repeats(Subset(Doubled(base), [3, 3]))
+    assert repeats(ConcatDataset([base, Passes(base)]))
+
+
+def test_records_of_equal_content_are_no_repeats():
+    assert not repeats(TensorDataset(torch.zeros(60, 3)))
+
+
+def test_looking_for_repeats_among_a_million_records_takes_no_time():
+    base = TensorDataset(torch.zeros(1_000_000))
+    order = torch.randperm(len(base), generator=torch.Generator().manual_seed(0)).tolist()
+    start = time.process_time()
+    assert not repeats(Subset(ConcatDataset([Subset(base, order)]), range(1_000_000)))
+    assert repeats(Subset(base, [*order, 7]))
+    assert time.process_time() - start < 2

@@ -331,6 +331,10 @@ def mixup(items):
             lambda: CombinedLoader({"a": loader(), "b": loader()}),
             r"comes from several loaders. Use one DataLoader",
         ),
+        (
+            lambda: DataLoader(ConcatDataset([records()] * 2), batch_size=12),
+            r"holds 60 records more than once \(up to 2 times\).*no data set twice in a ConcatDataset",
+        ),
         (lambda: loader(collate_fn=mixup), r"collate function mixes records \(like MixUp or CutMix"),
         (lambda: loader(batch_size=61), r"expected batch size 61 is above the number of records 60"),
     ],

@@ -68,8 +68,8 @@ def not_covered(
         "Public numbers: the number of records N, the sampling rate, the number of steps, "
         + ("and the shapes and types" if has_public_data else "the shapes and types, and the range of the labels")
         + " of the records.",
-        "Several records of one person: m records are protected less than one, with ε up to m times as large and a "
-        "larger δ.",
+        "Several records of one person: a record is one index of the training data. m of them, equal ones included, "
+        "are protected less than one, with ε up to m times as large and a larger δ.",
         "Side channels: how long a step takes depends on how many records were drawn; memory use likewise.",
         "Floating point: that clipping bounds a record's share, rounding included, is proven. That one record more "
         "does not move the rounding of the others is measured, not proven: in pieces of one size, as they are "
