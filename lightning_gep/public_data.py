@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import pickle
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, record_leaves, replace_leaves, take
 from lightning_gep.mixing import RECORDS_TRIED, check_collate
+from lightning_gep.same_content import content_of, telling_digests
 from lightning_gep.same_records import length, share_records
 from lightning_gep.validation import check_same_structure
 
@@ -132,9 +132,9 @@ def check_disjoint(public: Dataset[Any], private: Dataset[Any]) -> tuple[list[by
     """Raises ConfigurationError if the public data is, contains, or shares records with the training data.
 
     The data sets are followed through Subset and ConcatDataset to the records they hold. Public records that are
-    tensors, arrays or plain values are also compared by content with the training records, labels apart. Returns the
-    digests of the public records that were compared, in order, and what they were compared with, in words that also
-    say where content proves nothing.
+    tensors, arrays, texts or plain values, in whatever structure, are also compared by content with the training
+    records, labels apart. Returns the digests of the public inputs that were compared, in order, and what they were
+    compared with, in words that also say where content proves nothing.
     """
     if share_records(public, private):
         raise ConfigurationError(
@@ -144,11 +144,12 @@ def check_disjoint(public: Dataset[Any], private: Dataset[Any]) -> tuple[list[by
     contents, stride = _contents(private)
     digests = []
     for i in range(min(length(public), RECORDS_COMPARED)):
-        digests.append(_content(public, i))
-        if digests[-1] is not None and digests[-1] in contents:
+        content = content_of(public[i])
+        digests.append(content.input)
+        if not contents.isdisjoint(content.digests):
             raise ConfigurationError(
-                f"Auxiliary record {i} is a training record (the same content). Public data must share no record with "
-                "the training data: remove it, or use other public data."
+                f"Auxiliary record {i} is a training record (the same content, labels apart). Public data must share "
+                "no record with the training data: remove it, or use other public data."
             )
     compared_with = "all training records" if stride == 1 else f"one in {stride} training records"
     if not contents or None in contents or None in digests:
@@ -184,14 +185,14 @@ def identify(dataset: Dataset[Any], digests: list[bytes | None], compared_with: 
 def _differs_when_read_again(dataset: Dataset[Any]) -> bool:
     first = range(min(length(dataset), RECORDS_READ_AGAIN))
     with torch.random.fork_rng(devices=[]):  # the random numbers of the training stay where they are
-        return [_content(dataset, i) for i in first] != [_content(dataset, i) for i in first]
+        return [content_of(dataset[i]).input for i in first] != [content_of(dataset[i]).input for i in first]
 
 
 def _contents(dataset: Dataset[Any]) -> tuple[set[bytes | None], int]:
     """Digests of the records, and n: of every n-th where reading all would take too long, which is then said."""
     count = length(dataset)
     start = time.perf_counter()
-    tried = [_content(dataset, i) for i in range(min(count, 100))]
+    tried = [content_of(dataset[i]) for i in range(min(count, 100))]
     seconds = (time.perf_counter() - start) * count / max(1, len(tried))
     stride = math.ceil(seconds / SECONDS_FOR_COMPARISON) if seconds > SECONDS_FOR_COMPARISON else 1
     if stride > 1:
@@ -199,7 +200,7 @@ def _contents(dataset: Dataset[Any]) -> tuple[set[bytes | None], int]:
             f"Reading all {count} training records to compare them with the auxiliary data would take about "
             f"{seconds:.0f} s; every {stride}th is compared. That they share no record is for you to know."
         )
-    return {_content(dataset, i) for i in range(0, count, stride)}, stride
+    return telling_digests(content_of(dataset[i]) for i in range(0, count, stride)), stride
 
 
 def _name(dataset: Any) -> str:
@@ -207,32 +208,3 @@ def _name(dataset: Any) -> str:
     inner = getattr(dataset, "dataset", None)
     name = type(dataset).__name__
     return f"{name}({_name(inner)})" if isinstance(inner, Dataset) else name
-
-
-def _content(dataset: Any, index: int) -> bytes | None:
-    """A digest of a record's input, or None where it has no content to compare."""
-    record = dataset[index]
-    value = record[0] if isinstance(record, tuple | list) and record else record
-    try:
-        return hashlib.blake2b(_serialised(value), digest_size=16).digest()
-    except Exception:  # anything may be in a data set; what cannot be serialised cannot be compared
-        return None
-
-
-def _serialised(value: Any) -> bytes:
-    """The value as bytes that are the same in every process: a pickled tensor holds the address of its storage."""
-    if isinstance(value, torch.Tensor):
-        plain = value.detach().cpu().contiguous()
-        return _framed(str((plain.dtype, *plain.shape)).encode(), plain.flatten().view(torch.uint8).numpy().tobytes())
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return _framed(f"{value.dtype.str}{value.shape}".encode(), value.tobytes())
-    if isinstance(value, Mapping):
-        return _framed(*(_serialised(part) for key in sorted(value, key=str) for part in (str(key), value[key])))
-    if isinstance(value, list | tuple):
-        return _framed(*(_serialised(part) for part in value))
-    return pickle.dumps(value, protocol=4)
-
-
-def _framed(*parts: bytes) -> bytes:
-    """The parts one after another, each with its length, so that no two lists give the same."""
-    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)

@@ -354,7 +354,7 @@ def three_parts():
     [
         (three_parts, r"Auxiliary batches are \(.*\), but training batches are \(float32\[6\], int64\[\]\)"),
         (lambda: [1, 2], r"aux_dataloader gave a list. Return a torch.utils.data.DataLoader"),
-        (lambda: loader(), r"Auxiliary record 0 is a training record \(the same content\)"),
+        (lambda: loader(), r"Auxiliary record 0 is a training record \(the same content, labels apart\)"),
     ],
 )
 def test_public_data(tmp_path, public, message):
