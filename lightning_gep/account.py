@@ -24,6 +24,8 @@ class PrivacyAccount:
         self.plan, self.private, self.steps = plan, private, steps
         self.trusted = False
         """Whether the count began at a checkpoint whose ledger was lost: steps made after it are not counted."""
+        self.builds_on: list[str] = []
+        """Other private runs whose weights this one began with, on the user's word that they share no record."""
         self.run_id = run_id or uuid.uuid4().hex
         self.ledger: Ledger | None = None
         self.ledger_path: Path | None = None
@@ -142,6 +144,7 @@ class PrivacyAccount:
             "steps": self.steps,
             "private": self.private,
             "trusted": self.trusted,
+            "builds_on": list(self.builds_on),
         }
 
     @classmethod
@@ -152,6 +155,7 @@ class PrivacyAccount:
             check_same_plan(saved, plan)
         account = cls(saved, private=state["private"], run_id=state["run_id"], steps=state["steps"])
         account.trusted = state.get("trusted", False)
+        account.builds_on = list(state.get("builds_on", ()))
         return account
 
 

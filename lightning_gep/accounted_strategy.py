@@ -1,17 +1,20 @@
 """A Lightning strategy base that follows the weights of modules, and what they have cost, through every call."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
 from lightning_gep.account import PrivacyAccount
-from lightning_gep.origins import UNKNOWN, Origin, check_own, origin_of, set_origin
+from lightning_gep.errors import ConfigurationError, LedgerError
+from lightning_gep.origins import UNKNOWN, Origin, check_not_released, check_own, origin_of, set_origin
 from lightning_gep.processes import ProcessStrategy
+from lightning_gep.released_weights import ReleasedWeights, hashes_of, note_here, released_by
 from lightning_gep.resumption import CHECKPOINT_KEY, check_resumable, without_basis
 
 
@@ -19,13 +22,15 @@ class AccountedStrategy(ProcessStrategy):
     """Keeps the privacy state of weights in every checkpoint of them, and says what a fit has to go on from.
 
     Guarantee: no fit begins, and no checkpoint is saved, with a smaller count than the weights of its module are known
-    to have cost.
+    to have cost. Copies of weights are known by their values, if their run has saved them or ended with them, and if
+    its ledger is in the folder of the new run or its weights have been in this process.
     """
 
     privacy: PrivacyAccount | None = None
     """What has been spent: of the newest fit, or of the weights that were loaded to look at."""
     _checkpoint: Path | None = None
     _trainer_of_run: Trainer | None = None
+    _released: ReleasedWeights | None = None
 
     @override
     def connect(self, model: LightningModule) -> None:
@@ -37,6 +42,7 @@ class AccountedStrategy(ProcessStrategy):
         state = self.state_of_weights()
         if state is not None:
             checkpoint[CHECKPOINT_KEY] = state
+        self._note_release(checkpoint.get("state_dict", {}))
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     @override
@@ -54,6 +60,7 @@ class AccountedStrategy(ProcessStrategy):
         saved = checkpoint.get(CHECKPOINT_KEY)
         if saved is None:
             return
+        note_here(saved.get("ledger"))
         if self._fits:
             self._go_on_from(saved)
             return
@@ -71,13 +78,14 @@ class AccountedStrategy(ProcessStrategy):
     def state_of_weights(self) -> dict[str, Any] | None:
         """What a checkpoint keeps, whoever asks for it and when; None if no run, or another's, made the weights."""
         origin = origin_of(self._module)
-        if origin is None or origin.state is not None:
-            return None if origin is None else origin.state
-        return self._state() if origin.account is not None and origin.account is self.privacy else None
+        if origin is not None and origin.state is not None:
+            return origin.state
+        return self._state() if self._weights_are_own else None
 
     @override
     def take_back(self, state: dict[str, Any] | None) -> None:
         if state is not None:
+            note_here(state.get("ledger"))
             self._go_on_from(state)
 
     def _go_on_from(self, state: dict[str, Any]) -> None:
@@ -96,6 +104,64 @@ class AccountedStrategy(ProcessStrategy):
     def _count_on_own_account(self) -> None:
         """The weights are those of this run; to be called before the first release of a fit."""
         set_origin(self._module, Origin(self.privacy))
+
+    @property
+    def _weights_are_own(self) -> bool:
+        origin = origin_of(self._module)
+        return origin is not None and origin.state is None and origin.account is self.privacy is not None
+
+    def _check_weights(self, *, trust: bool) -> None:
+        """Raises ConfigurationError if the module holds weights that another private run is known to have released.
+
+        With `trust` the user states that it shared no training record with this run, which is noted in the account.
+        To be called with the weights of the first step, at the latest: what differs from them is released by this run.
+        """
+        self._on_first_process(lambda: self._compare_weights(hashes_of(self._tensors()), trust=trust))
+
+    def _compare_weights(self, weights: Mapping[str, str], *, trust: bool) -> None:
+        account = self.privacy
+        assert account is not None
+        note_here(account.ledger_path)
+        runs = released_by(weights, self._ledger_folder, besides={account.run_id, *account.builds_on})
+        if not trust:
+            check_not_released(runs)
+        elif runs:
+            account.builds_on += [run.run_id for run in runs]
+            rank_zero_warn(
+                f"This run begins with weights of the private run {' and '.join(run.run_id for run in runs)}; "
+                "trust_checkpoint=True states that they share no training record."
+            )
+        if account.ledger_path is not None:
+            self._released = ReleasedWeights(account.ledger_path, weights.values())
+
+    def _note_release(self, tensors: Mapping[str, Any]) -> None:
+        if self._released is not None and self._weights_are_own:
+            self._released.add(tensors)
+
+    def _tensors(self) -> dict[str, Any]:
+        return {**self._module.state_dict(), **dict(self._module.named_parameters())}
+
+    def _on_first_process(self, action: Callable[[], None]) -> None:
+        """Do something that concerns files in the first process; a problem with it stops all of them."""
+        problem: Exception | None = None
+        if self.is_global_zero:
+            try:
+                action()
+            except (LedgerError, ConfigurationError) as error:
+                problem = error
+        problem = self.broadcast(problem)
+        if problem is not None:
+            raise problem
+
+    @override
+    def teardown(self) -> None:
+        if self._fits and self._released is not None:
+            self._note_release(self._tensors())
+        super().teardown()
+
+    @property
+    def _ledger_folder(self) -> Path:
+        return Path(self._trainer.default_root_dir) / "privacy"
 
     @property
     @abstractmethod

@@ -1,5 +1,6 @@
-"""Which private run the weights of a module come from, for as long as the module lives."""
+"""Which private run the weights of a module come from: noted while the module lives, and told from the weights."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -8,10 +9,12 @@ from torch import nn
 
 from lightning_gep.account import PrivacyAccount
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.released_weights import ReleasedBy
 
 CONTINUE = (
-    "Continue that run with fit(..., ckpt_path=...), or start with a new module, strategy and trainer. If it was on "
-    "other data, load its weights into a new module yourself: new.load_state_dict(old.state_dict())."
+    "so a training that begins with them would count too few. Continue that run with fit(..., ckpt_path=...), or start "
+    "with a new module, strategy and trainer. If none of its training records is among those of this run, load its "
+    "weights into a new module, new.load_state_dict(old.state_dict()), and say so with trust_checkpoint=True."
 )
 
 
@@ -53,6 +56,13 @@ def check_own(origin: Origin, account: PrivacyAccount | None) -> None:
     goes_on = origin.account is account and (origin.state is None or origin.to_train_on)
     if origin.account.steps > 0 and not goes_on:
         raise ConfigurationError(
-            f"The weights come from a private run that had made {origin.account.steps} steps, so a training that "
-            f"begins with them would count too few. {CONTINUE}"
+            f"The weights come from a private run that had made {origin.account.steps} steps, {CONTINUE}"
         )
+
+
+def check_not_released(runs: Sequence[ReleasedBy]) -> None:
+    """Raises ConfigurationError if other runs have released weights that a fit would begin with, all or some."""
+    if runs:
+        run, steps = runs[0], runs[0].steps
+        made = "" if steps is None else f" that had made {steps} steps"
+        raise ConfigurationError(f"The weights in {run.name} come from a private run{made} ({run.ledger}), {CONTINUE}")

@@ -22,7 +22,7 @@ from lightning_gep.card.run import RunCard, card_directory
 from lightning_gep.card.software import software
 from lightning_gep.checks import truth_value
 from lightning_gep.diagnostics import Diagnostics
-from lightning_gep.errors import ConfigurationError, LedgerError
+from lightning_gep.errors import ConfigurationError
 from lightning_gep.fresh_randomness import renew_random_states
 from lightning_gep.gradients.heap import keep_freed_memory
 from lightning_gep.gradients.randomness import random_state_kept
@@ -81,7 +81,8 @@ class GEPStrategy(AccountedStrategy):
     ("system", "secure", or "seeded" with `seed` for tests, which is not private). Mechanism: `mechanism`, `k`,
     `clip_embedding`, `clip_residual`, `clip_norm` (GP), `clipping`, `split`, `groups`; "auto" chooses on public data.
     Basis: `subspace`, `num_anchors`, `refresh_every`, `decay` (tracked), `power_iterations` (power). Cost only:
-    `microbatch_size`, `gradients`. `trust_checkpoint` resumes although the ledger of the run is lost.
+    `microbatch_size`, `gradients`. `trust_checkpoint` resumes although the ledger of the run is lost, or begins with
+    weights of another private run, which must have no training record in common with this one.
     """
 
     def __init__(
@@ -211,6 +212,7 @@ class GEPStrategy(AccountedStrategy):
     def on_train_start(self) -> None:
         if not isinstance(self._trainer.train_dataloader, PoissonLoader):
             raise ConfigurationError(SEVERAL_LOADERS)
+        self._check_weights(trust=self.trust_checkpoint)  # those of the first step: hooks may have loaded some
         if self._card is not None:
             self._card.start()
 
@@ -229,6 +231,8 @@ class GEPStrategy(AccountedStrategy):
         saved = self._state_to_continue()
         self.privacy = self._new_account(steps, **size) if saved is None else self._continued_account(saved, **size)
         self._check_ranks_agree(self.privacy.plan)
+        if saved is None:
+            self._check_weights(trust=self.trust_checkpoint)
         self._open_ledger(self.privacy, saved)
         self._basis_source = self._make_basis_source(groups, saved)
         self._noise = make_noise(self.settings.generator, self.settings.seed) if self.is_global_zero else NoNoise()
@@ -450,17 +454,9 @@ class GEPStrategy(AccountedStrategy):
         return RunCard(where, self.privacy, facts, rank_zero_warn)
 
     def _open_ledger(self, account: PrivacyAccount, saved: dict[str, Any] | None) -> None:
-        """The first process keeps the ledger; a problem with it stops all of them."""
-        problem: Exception | None = None
-        if self.is_global_zero:
-            folder = Path(self._trainer.default_root_dir) / "privacy"
-            try:
-                open_ledger(account, folder, saved=saved, checkpoint=self._checkpoint, trust=self.trust_checkpoint)
-            except (LedgerError, ConfigurationError) as error:
-                problem = error
-        problem = self.broadcast(problem)
-        if problem is not None:
-            raise problem
+        """The first process keeps the ledger."""
+        folder, checkpoint, trust = self._ledger_folder, self._checkpoint, self.trust_checkpoint
+        self._on_first_process(lambda: open_ledger(account, folder, saved=saved, checkpoint=checkpoint, trust=trust))
         account.steps = self.broadcast(account.steps)
 
     def _check_ranks_agree(self, plan: PrivacyPlan) -> None:

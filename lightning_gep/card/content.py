@@ -105,6 +105,7 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
             log_nonprivate=facts.log_nonprivate,
             has_public_data=facts.public_data is not None,
             carried_steps=carried if carried or account.trusted else None,
+            builds_on=account.builds_on,
         ),
         "logs": {
             "log_nonprivate": facts.log_nonprivate,

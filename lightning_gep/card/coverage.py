@@ -51,10 +51,12 @@ def not_covered(
     log_nonprivate: bool,
     has_public_data: bool,
     carried_steps: int | None,
+    builds_on: Sequence[str] = (),
 ) -> list[str]:
     """What ε does not cover. `logged` is what training logs, `left` what of it was ever passed on.
 
     `carried_steps` are those known from a checkpoint whose ledger was lost, which may be 0; None if none was lost.
+    `builds_on` are other private runs whose weights it began with.
     """
     lines = [
         _logged_line(logged, left, log_nonprivate),
@@ -84,6 +86,12 @@ def not_covered(
             0,
             f"Lost ledger: {carried_steps} steps are known from a checkpoint only. Steps made after it, if there were "
             "any, are not counted.",
+        )
+    if builds_on:
+        lines.insert(
+            0,
+            f"Earlier runs: all or some of the first weights are those of the private run {', '.join(builds_on)}. "
+            "Its ε is not part of this one: whoever trained stated that they share no training record.",
         )
     return lines
 
