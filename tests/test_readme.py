@@ -29,7 +29,8 @@ def run(command, cwd):
 
 SAID = {
     "make train": "test accuracy",
-    "gep-train mechanism": "ε spent",
+    "gep-train mechanism=gp": "ε spent",
+    "gep-train mechanism=none": "not private",
     "gep-plan": "noise",
     "gep-train -m": "4 jobs: 4 finished",
     "gep-report": "report.html",
