@@ -55,8 +55,9 @@ class PoissonSampler:
     cannot shift the draws, because nothing is consumed. Different steps, and different processes with their own
     secrets, have unrelated draws.
 
-    As an iterator it yields the batches of `steps_per_epoch` steps from `first_step` on, this rank's share of each:
-    rank r of a world of w gets every w-th record, so the shares of all ranks make up one draw.
+    As an iterator it yields the batches of `steps_per_epoch` steps from `first_step` on, this rank's share of each. The
+    shares of all ranks make up one draw, and which rank a record goes to is drawn for each record by itself: adding or
+    removing one moves no other to another rank, where a random number for the whole batch would be another one.
     """
 
     def __init__(
@@ -88,14 +89,24 @@ class PoissonSampler:
 
     def draw(self, step: int) -> list[int]:
         """The records of `step`, over all ranks, in increasing order."""
+        return self._between(step, 0.0, self.sample_rate)
+
+    def share(self, step: int) -> list[int]:
+        """Those of them that are this rank's, in increasing order."""
+        # Each rank has an equal part of [0, q), the interval in which a record's number makes it part of the draw.
+        edges = np.linspace(0.0, self.sample_rate, self.world_size + 1)
+        return self._between(step, edges[self.rank], edges[self.rank + 1])
+
+    def _between(self, step: int, low: float, high: float) -> list[int]:
         # Philox: a counter-based generator; the 128-bit key makes the streams of two steps unrelated.
         generator = np.random.Generator(np.random.Philox(key=self._secret.key("poisson", step)))
-        drawn: list[int] = np.flatnonzero(generator.random(self.num_records) < self.sample_rate).tolist()
-        return drawn
+        numbers = generator.random(self.num_records)
+        found: list[int] = np.flatnonzero((low <= numbers) & (numbers < high)).tolist()
+        return found
 
     def __len__(self) -> int:
         return self.steps_per_epoch
 
     def __iter__(self) -> Iterator[list[int]]:
         for step in range(self.first_step, self.first_step + self.steps_per_epoch):
-            yield self.draw(step)[self.rank :: self.world_size]
+            yield self.share(step)

@@ -100,6 +100,33 @@ def test_the_ranks_share_one_draw():
         assert sorted(index for share in shares for index in share) == whole.draw(step)
 
 
+def test_a_record_goes_to_a_rank_by_itself():
+    """By position in the draw, one record more would send all later ones to the other rank."""
+    secret, steps = Secret(), 400
+    ranks = [sampler(secret=Secret(secret.reveal()), steps=steps, rank=r, world_size=2) for r in range(2)]
+    pairs, apart, on_first, drawn = 0, 0, np.zeros(1000), np.zeros(1000)
+    for first, second in zip(*ranks, strict=True):
+        rank_of = {**dict.fromkeys(first, 0), **dict.fromkeys(second, 1)}
+        in_order = [rank_of[index] for index in sorted(rank_of)]
+        pairs += len(in_order) - 1
+        apart += np.count_nonzero(np.diff(in_order))
+        on_first[first] += 1
+        drawn[[*first, *second]] += 1
+    assert apart / pairs == pytest.approx(0.5, abs=3 / np.sqrt(pairs)), "neighbours in a draw are strangers (6 sd)"
+    spread = ((on_first - drawn / 2) ** 2 / (drawn / 4).clip(min=1e-9)).sum()
+    assert 1e-7 < stats.chi2(np.count_nonzero(drawn)).sf(spread) < 1 - 1e-7, "no record is bound to a rank"
+
+
+def test_the_shares_of_the_ranks_are_equal_on_average():
+    secret, steps = Secret(), 2000
+    for world in (1, 3):
+        sizes = [
+            [len(share) for share in sampler(secret=Secret(secret.reveal()), steps=steps, rank=r, world_size=world)]
+            for r in range(world)
+        ]
+        assert np.mean(sizes, axis=1) == pytest.approx(50 / world, abs=6 * np.sqrt(50 / world / steps))
+
+
 def test_a_secret_cannot_be_seen_saved_or_copied():
     secret = Secret()
     assert secret.reveal().hex() not in repr(secret) + str(secret) + f"{secret!r}"
