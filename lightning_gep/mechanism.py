@@ -1,5 +1,6 @@
 """Gradient Embedding Perturbation: Algorithm 1 of the paper, streamed over microbatches."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ from lightning_gep.noise import Noise
 from lightning_gep.release import Part, Release
 from lightning_gep.strips import strips_in_float64
 from lightning_gep.subspace import Anchors, BasisSource
+
+BITS_BELOW_NOISE = 20
+"""Releases are multiples of a grid this many binary digits finer than their noise."""
 
 
 def gradient_embedding_perturbation(
@@ -34,7 +38,8 @@ def gradient_embedding_perturbation(
     `release.noise_multiplier`, if `private_gradients` are the records of one Poisson draw, each row a function of its
     own record and of public values, and `anchors` are public. `charge` is called after the sums are formed and before
     any noise is drawn. With several processes each brings its share of the records, one of them the noise, and
-    `all_reduce` adds up; nothing without noise is shared. The diagnostics are not private.
+    `all_reduce` adds up; nothing without noise is shared. The noisy sums are rounded to a grid that depends on the
+    noise's standard deviation alone: see `on_a_grid`. The diagnostics are not private.
 
     Microbatches with fewer than `rows_at_once` rows are projected as if they had as many: a product of matrices rounds
     differently in other sizes, and one record more should not change that of the others.
@@ -53,6 +58,7 @@ def gradient_embedding_perturbation(
     w = perturb(sums.embedding, release.embedding, noise, step, "embedding")
     r = perturb(sums.residual(B), release.residual, noise, step, "residual")
     w, r = (None if part is None else all_reduce(part) for part in (w, r))
+    w, r = on_a_grid(w, release.embedding), on_a_grid(r, release.residual)
     return reconstruct(w, r, B) / expected_batch_size, sums.diagnostics
 
 
@@ -131,6 +137,19 @@ def perturb(total: Tensor, part: Part | None, noise: Noise, step: int, name: str
     if part.noise_std == 0.0:
         return total
     return total + part.noise_std * noise.normal(len(total), step=step, part=name, device=total.device)
+
+
+def on_a_grid(noisy: Tensor | None, part: Part | None) -> Tensor | None:
+    """The noisy sum rounded to multiples of a public number, at most a millionth of the noise's standard deviation.
+
+    The last bits of a float64 sum show what was added up, whatever the noise: 0.7 + z is a multiple of 2⁻⁵³ where it is
+    close to zero, and z alone is not (Mironov 2012). Every multiple stands for thousands of float64 numbers, so all of
+    them can come about with any record and without it.
+    """
+    if noisy is None or part is None or part.noise_std == 0.0:
+        return noisy
+    unit = 2.0 ** (math.floor(math.log2(part.noise_std)) - BITS_BELOW_NOISE)  # a power of 2: dividing by it is exact
+    return torch.round(noisy / unit) * unit
 
 
 def reconstruct(embedding: Tensor | None, residual: Tensor | None, basis: Basis) -> Tensor:

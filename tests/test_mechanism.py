@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,9 +9,9 @@ from lightning_gep import mechanism
 from lightning_gep.basis import Basis
 from lightning_gep.clipping import MARGIN, clip_factors, residual_norm_bound, row_norms
 from lightning_gep.mechanism import Sums, gradient_embedding_perturbation, perturb, reconstruct
-from lightning_gep.noise import NoNoise, SeededNoise
+from lightning_gep.noise import NoNoise, SecureNoise, SeededNoise, SystemNoise
 from lightning_gep.release import Part, Release
-from lightning_gep.subspace import PowerSubspace
+from lightning_gep.subspace import NoSubspace, PowerSubspace
 from lightning_gep.variants import BGEP, GEP, GP
 from tests.reference import dense, orthonormal_rows, release_parts
 
@@ -285,6 +287,45 @@ def test_each_part_gets_noise_of_its_own_scale_under_its_own_name(monkeypatch):
     ((w, r),) = seen
     assert (w == 6.0).all()
     assert (r == 0.75).all()
+
+
+def could_come_from(released, total):
+    """Whether a float64 number could be `total` plus any float64 number at all."""
+    difference = released - total
+    tried = (difference, math.nextafter(difference, INF), math.nextafter(difference, -INF))
+    return any(total + noise == released for noise in tried)
+
+
+@pytest.mark.parametrize("source", [SystemNoise, SecureNoise])
+def test_the_last_bits_of_a_float64_release_do_not_tell_who_was_in(source):
+    """Without a grid four of five coordinates close to zero could not have come about with the record."""
+    record = torch.full((1, 400), 0.05, dtype=torch.float64)
+    released, _ = gradient_embedding_perturbation(
+        lambda: [],
+        [],
+        subspace=NoSubspace(400, record),
+        release=GP(1.0).release(0.02),
+        noise=source(),
+        expected_batch_size=1,
+        step=0,
+        charge=lambda: None,
+    )
+    near_zero = [value for value in released.tolist() if abs(value) < 0.05 / 4]
+    assert len(near_zero) > 50
+    assert all(could_come_from(value, 0.05) for value in near_zero)
+
+
+@pytest.mark.parametrize("of", [GEP(1.0, 2.0).release(0.7, k=14, num_parameters=200), BGEP(3.0).release(1.3)])
+def test_every_released_part_lies_on_a_public_grid(of, monkeypatch):
+    seen = []
+    monkeypatch.setattr(mechanism, "reconstruct", lambda w, r, B: seen.extend((w, r)) or reconstruct(w, r, B))
+    step(torch.randn(50, 200, dtype=torch.float64), (5, 9), of, noise=SystemNoise())
+    for part, values in zip((of.embedding, of.residual), seen, strict=True):
+        if part is None:
+            continue
+        multiples = values / 2.0 ** (math.floor(math.log2(part.noise_std)) - mechanism.BITS_BELOW_NOISE)
+        assert torch.equal(multiples, multiples.round())
+        assert float(multiples.abs().median()) > 1e5, "far finer than the noise"
 
 
 def test_the_basis_does_not_depend_on_private_gradients():
