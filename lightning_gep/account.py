@@ -42,7 +42,14 @@ class PrivacyAccount:
         return self.plan.event.noise_multiplier
 
     def epsilon(self, delta: float | None = None) -> float:
-        """ε spent so far: at the plan's δ from the curve, rounded up; at another δ by asking the accountant."""
+        """ε spent so far; ∞ for a run that is not private, because its sampling and noise can be repeated."""
+        return self.accounted_epsilon(delta) if self.private else math.inf
+
+    def accounted_epsilon(self, delta: float | None = None) -> float:
+        """What the accountant gives for the steps so far, which is a guarantee only if the run is private.
+
+        At the plan's δ from the curve, rounded up; at another δ by asking the accountant.
+        """
         if delta is None or delta == self.delta:
             return self._curve(self.steps)
         return epsilon_of([(self.plan.event, self.steps)], delta, self.plan.accountant)
@@ -52,14 +59,16 @@ class PrivacyAccount:
         return self._curve(steps)
 
     def delta_at(self, epsilon: float) -> float:
-        """δ spent so far at another ε."""
+        """δ spent so far at another ε; 1 for a run that is not private."""
+        if not self.private:
+            return 1.0
         return delta_of([(self.plan.event, self.steps)], epsilon, self.plan.accountant)
 
     @property
     def remaining_epsilon(self) -> float | None:
-        """What is left of the target ε, or None without a target."""
+        """What the accountant leaves of the target ε, or None without a target."""
         target = self.plan.target_epsilon
-        return None if target is None else max(0.0, target - self.epsilon())
+        return None if target is None else max(0.0, target - self.accounted_epsilon())
 
     def allows_another_step(self, target: float | None = None) -> bool:
         """Whether one more step keeps ε at or below `target`, or the plan's own; always true without a target."""
@@ -70,9 +79,9 @@ class PrivacyAccount:
         """Count one release, or refuse it; to be called right before its noise is drawn."""
         if not self.allows_another_step():
             raise BudgetExhaustedError(
-                f"The budget is used up: after {self.steps} steps ε is {self.epsilon():.4g}, and one more step would "
-                f"exceed the target of {self.plan.target_epsilon:g}. Stop here, or start a new run with a larger "
-                "epsilon."
+                f"The budget is used up: after {self.steps} steps ε is {self.accounted_epsilon():.4g}, and one more "
+                f"step would exceed the target of {self.plan.target_epsilon:g}. Stop here, or start a new run with a "
+                "larger epsilon."
             )
         if self.ledger is not None:
             self.ledger.record(self.plan.event, self.steps)
@@ -122,10 +131,11 @@ class PrivacyAccount:
                 )
 
     def report(self) -> dict[str, Any]:
-        """The account in plain numbers, for logs and for people."""
+        """The account in plain numbers, for logs and for people; `epsilon` is ∞ unless the run is `private`."""
         return {
             "private": self.private and self.noise_multiplier > 0,
             "epsilon": self.epsilon(),
+            "accounted_epsilon": self.accounted_epsilon(),
             "delta": self.delta,
             "target_epsilon": self.plan.target_epsilon,
             "remaining_epsilon": self.remaining_epsilon,

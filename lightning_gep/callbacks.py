@@ -62,7 +62,7 @@ class PrivacyBudget(Callback):
         if not account.allows_another_step(self.epsilon) and not trainer.should_stop:
             trainer.should_stop = True
             rank_zero_info(
-                f"Privacy budget used up after {account.steps} steps, ε = {account.epsilon():.4g}: stopping."
+                f"Privacy budget used up after {account.steps} steps, ε = {account.accounted_epsilon():.4g}: stopping."
             )
 
 

@@ -66,7 +66,8 @@ def write_run(
     target = None if math.isinf(epsilon) else epsilon
     report = {
         "private": private and not math.isinf(epsilon),
-        "epsilon": _plain(spent),
+        "epsilon": _plain(spent if private else math.inf),
+        "accounted_epsilon": _plain(spent),
         "delta": DELTA,
         "target_epsilon": target,
         "remaining_epsilon": None if target is None else target - spent,

@@ -131,6 +131,18 @@ def test_the_report_is_plain_and_marks_what_is_not_private():
     assert spent(account, 1).epsilon() == float("inf")
 
 
+def test_a_run_that_can_be_repeated_has_no_epsilon_and_its_budget_is_counted_all_the_same():
+    private, seeded = (spent(PrivacyAccount(plan(), private=private), 5) for private in (True, False))
+    assert seeded.epsilon() == seeded.epsilon(1e-3) == seeded.report()["epsilon"] == float("inf")
+    assert seeded.delta_at(8.0) == 1.0
+    assert seeded.report()["accounted_epsilon"] == private.report()["accounted_epsilon"] == private.epsilon()
+    assert private.epsilon(1e-3) == seeded.accounted_epsilon(1e-3) < private.epsilon()
+    assert seeded.remaining_epsilon == private.remaining_epsilon
+    for account in (private, seeded):
+        with pytest.raises(BudgetExhaustedError, match=r"ε is \d"):
+            spent(account, 1000)
+
+
 def test_what_was_not_private_stays_so_in_a_checkpoint():
     state = json.loads(json.dumps(PrivacyAccount(plan(), private=False).state_dict()))
     assert PrivacyAccount.from_state(state).report()["private"] is False

@@ -16,7 +16,12 @@ from tests.synthetic_runs import hold, write_run, write_sweep
 def run(status="finished", validation=None, test=None, **more):
     metrics = {"val/accuracy": validation, "test/accuracy": test}
     known = {name: value for name, value in metrics.items() if value is not None}
-    return Run("job", status, metrics=known, **{"epsilon": 2.0, "delta": 1e-5, "private": True, **more})
+    return Run(
+        "job",
+        status,
+        metrics=known,
+        **{"epsilon": 2.0, "delta": 1e-5, "noise_multiplier": 1.0, "private": True, **more},
+    )
 
 
 def test_progress_of_a_sweep_still_running(tmp_path):
@@ -65,7 +70,7 @@ def test_what_cannot_be_added_up_is_not():
 
 
 def test_runs_that_are_not_private_are_counted_by_reason():
-    runs = [run(), run(private=False), run(private=False), run(private=False, epsilon=math.inf)]
+    runs = [run(), run(private=False), run(private=False), run(private=False, noise_multiplier=0.0)]
     text = not_private_sentence(runs)
     assert text == "Not private: 1 run without noise (ε = ∞) and 2 runs whose sampling and noise can be repeated."
     assert not_private_sentence([run()]) == ""

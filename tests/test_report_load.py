@@ -120,11 +120,12 @@ def test_a_run_without_noise(tmp_path):
     assert run.curve("privacy/epsilon") == []
 
 
-def test_a_seeded_run_is_not_private_whatever_its_epsilon(tmp_path):
+def test_a_seeded_run_is_not_private_whatever_its_noise(tmp_path):
     write_run(tmp_path / "one", private=False)
     run = load(tmp_path / "one").single
-    assert math.isfinite(run.epsilon)
+    assert run.noise_multiplier > 0
     assert run.not_private
+    assert run.epsilon == math.inf
 
 
 def test_an_automatic_k_comes_from_the_card(tmp_path):

@@ -80,7 +80,7 @@ def test_weights_only_checkpoints_keep_the_privacy_state(tmp_path):
     assert saved["account"]["run_id"] == fit.strategy.privacy.run_id
     alone = trainer(tmp_path, strategy())
     alone.validate(module(), loader(shuffle=False), ckpt_path=tmp_path / "all" / "step=2.ckpt", verbose=False)
-    assert alone.strategy.privacy.epsilon() == fit.strategy.privacy.epsilon()
+    assert alone.strategy.privacy.report() == fit.strategy.privacy.report()
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_epsilon_is_calibrated_to_the_run_and_a_second_fit_continues_the_count(t
     fit = trainer(tmp_path, used, max_epochs=2)
     fit.fit(Classifier(), loader())
     assert used.privacy.steps == 10
-    assert 4.9 < used.privacy.epsilon() <= 5.0
+    assert 4.9 < used.privacy.accounted_epsilon() <= 5.0
     fit.fit_loop.max_epochs = 4
     with pytest.raises(BudgetExhaustedError, match="after 10 steps"):
         fit.fit(Classifier(), loader())
@@ -259,11 +259,11 @@ def test_validate_test_and_predict_cost_nothing(tmp_path):
     fit = trainer(tmp_path, strategy(), max_steps=4)
     module = Classifier()
     fit.fit(module, loader(), loader(shuffle=False))
-    spent = fit.strategy.privacy.epsilon()
+    spent = fit.strategy.privacy.report()
     assert "val/accuracy" in fit.validate(module, loader(shuffle=False), verbose=False)[0]
     fit.test(module, loader(shuffle=False), verbose=False)
     assert len(fit.predict(module, loader(shuffle=False))) == 5
-    assert fit.strategy.privacy.epsilon() == spent
+    assert fit.strategy.privacy.report() == spent
     alone = trainer(tmp_path, strategy())
     alone.validate(Classifier(), loader(shuffle=False), verbose=False)
     assert alone.strategy.privacy is None

@@ -1,6 +1,5 @@
 """What a run says at its end."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +42,11 @@ def percent(share: float | None) -> str:
 def spent(privacy: dict[str, Any]) -> str:
     """What was spent, of how much, and whether that is worth anything."""
     epsilon, target = float(privacy["epsilon"]), privacy.get("target_epsilon")
-    if math.isinf(epsilon):
+    if not privacy.get("noise_multiplier"):
         return "∞ (not private: there is no noise)"
-    amount = rounded_up(epsilon) + (f" of {target:g}" if target is not None else "")
-    return amount if privacy["private"] else f"{amount} (not private: sampling and noise can be repeated)"
+    if not privacy["private"]:
+        return "∞ (not private: sampling and noise can be repeated)"
+    return rounded_up(epsilon) + (f" of {target:g}" if target is not None else "")
 
 
 def short_path(path: Path) -> str:

@@ -87,8 +87,8 @@ def composition_sentence(runs: list[Run]) -> str:
 
 def not_private_sentence(runs: list[Run]) -> str:
     """Names what among the runs has no guarantee; empty if all have one."""
-    without_noise = [run for run in runs if run.epsilon == math.inf]
-    seeded = [run for run in runs if run.not_private and run.epsilon != math.inf]
+    without_noise = [run for run in runs if run.noise_multiplier == 0]
+    seeded = [run for run in runs if run.not_private and run.noise_multiplier != 0]
     parts = []
     if without_noise:
         parts.append(f"{counted(len(without_noise), 'run')} without noise (ε = ∞)")
