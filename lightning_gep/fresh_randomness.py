@@ -7,17 +7,25 @@ knows the seed of `seed_everything`. If they are not, each record has its own, a
 
 import os
 import random
+from collections.abc import Iterable
 
 import numpy as np
 import torch
+
+from lightning_gep.gradients.host_states import Generator, reseed
 
 STATE_WORDS = 624
 WORDS_BEGIN = 24
 """Of the Mersenne Twister in torch's CPU generator: 32 bits each, in 64, after the seed and two counters."""
 
 
-def renew_random_states() -> None:
-    """Put random bits of the operating system into the generators of torch, NumPy and Python."""
+def renew_random_states(held: Iterable[Generator] = ()) -> None:
+    """Put random bits of the operating system into the generators of torch, NumPy and Python, and into those given."""
+    for generator in held:
+        if isinstance(generator, torch.Generator) and generator.device.type == "cpu":
+            generator.set_state(_new_state())
+        else:
+            reseed(generator, int.from_bytes(os.urandom(32), "little"))
     random.seed(os.urandom(32))
     np.random.seed(np.frombuffer(os.urandom(32), dtype=np.uint32))
     torch.set_rng_state(_new_state())

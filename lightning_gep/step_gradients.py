@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins import Precision
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 
@@ -15,7 +16,10 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.fresh_randomness import renew_random_states
 from lightning_gep.gradients import choose_backend, microbatches, untouched
 from lightning_gep.gradients.batches import take
-from lightning_gep.gradients.checks import check_still_apart
+from lightning_gep.gradients.checks import check_still_apart, shares_draws
+from lightning_gep.gradients.host_states import HostStates, held_generators
+from lightning_gep.gradients.interface import SharedDrawError
+from lightning_gep.gradients.loop import LoopGradients
 from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.gradients.state import noted_traces, state_unchanged
 from lightning_gep.groups import ParameterGroups
@@ -77,8 +81,13 @@ class StepGradients:
         return recorder.names
 
     def check_again(self, public_batch: Any, *, by_chance: bool = True) -> None:
-        """Raises ConfigurationError if training_step has begun to mix records since the backend was chosen."""
+        """Raises ConfigurationError if training_step has begun to mix records since the backend was chosen.
+
+        If it has begun to draw random numbers that records would share, gradients are computed in a loop from here on.
+        """
         with recorded_logs(self.module), train_mode(self.module):
+            if shares_draws(self.backend, public_batch):
+                self._go_on_by_loop("training_step draws random numbers for a batch as a whole")
             check_still_apart(self.backend, public_batch, by_chance=by_chance)
 
     def loss(self, batch: Any) -> Tensor:
@@ -98,16 +107,35 @@ class StepGradients:
         """
         if isinstance(batch, EmptyBatch):
             return
+        held = held_generators(self.module)
         if self.seed is None:
-            renew_random_states()
+            renew_random_states(held)
+        begin_with = HostStates(held)
         with state_unchanged(self.module):
             for microbatch in microbatches(batch, self.private_microbatch):
-                yield self.rows(microbatch, self.piece)
+                yield self._private_rows(microbatch, begin_with)
 
-    def rows(self, microbatch: Any, pieces_of: int | None = None) -> Tensor:
+    def _private_rows(self, microbatch: Any, begin_with: HostStates) -> Tensor:
+        """No random number is shared by some records of a step and not by all: see `Backend.__call__`."""
+        try:
+            return self.rows(microbatch, self.piece, begin_with)
+        except SharedDrawError as error:
+            self._go_on_by_loop(str(error))
+            return self.rows(microbatch, self.piece, begin_with)
+
+    def _go_on_by_loop(self, why: str) -> None:
+        rank_zero_warn(
+            f"{why}, which the records of a chunk would share. From here on gradients are computed record by record, "
+            "which is slow: draw a number for every record, from torch."
+        )
+        by_loop = LoopGradients(self.module, self.loss, self.groups)
+        by_loop.reason, by_loop.records_at_once = f"loop: {why}", self.backend.records_at_once
+        self.backend = by_loop
+
+    def rows(self, microbatch: Any, pieces_of: int | None = None, begin_with: HostStates | None = None) -> Tensor:
         """The gradients of a microbatch, a row each; what training_step logs is dropped."""
         with recorded_logs(self.module):
-            return self.backend(microbatch, pieces_of).to(self.device)
+            return self.backend(microbatch, pieces_of, begin_with).to(self.device)
 
     @property
     def piece(self) -> int:

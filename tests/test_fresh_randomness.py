@@ -59,6 +59,28 @@ class AugmentsOnTheDevice(Seeds):
         return batch[0] * torch.rand(len(batch[0]), 1), batch[1]
 
 
+class HasGenerators(Seeds):
+    """Of its own and with known seeds; records are differentiated one by one."""
+
+    def __init__(self):
+        super().__init__()
+        self.generators = {"numpy": np.random.default_rng(0), "torch": torch.Generator().manual_seed(0)}
+
+    def training_step(self, batch, batch_idx):
+        factor = self.draw().item()
+        return nn.functional.cross_entropy(self(batch[0] * factor), batch[1])
+
+
+class HasNumpys(HasGenerators):
+    def draw(self):
+        return torch.tensor(self.generators["numpy"].random())
+
+
+class HasTorchs(HasGenerators):
+    def draw(self):
+        return torch.rand((), generator=self.generators["torch"])
+
+
 class Augmented(Dataset):
     def __init__(self, draw):
         self.records, self.draw = records(), draw
@@ -97,6 +119,8 @@ RANDOM = {
         Seeds,
         lambda: everything(Augmented(lambda: torch.rand(1)), num_workers=1, generator=seeded_generator())(),
     ),
+    "a generator of NumPy that the module holds": (HasNumpys, everything()),
+    "a generator of torch that the module holds": (HasTorchs, everything()),
     "augmentation on the device": (AugmentsOnTheDevice, everything()),
     "augmentation on the device, of what workers read": (AugmentsOnTheDevice, everything(num_workers=1)),
 }

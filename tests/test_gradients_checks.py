@@ -383,7 +383,7 @@ def test_a_rounding_error_is_not_taken_for_a_fault() -> None:
 class InDoubleOnly(LoopGradients):
     """Right in double precision and wrong in any other."""
 
-    def rows(self, batch: Any, size: int) -> Tensor:
+    def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         rows = super().rows(batch, size)
         return rows if rows.dtype == torch.float64 else torch.zeros_like(rows)
 
@@ -391,7 +391,7 @@ class InDoubleOnly(LoopGradients):
 class Imprecise(LoopGradients):
     """Errors in single precision as rounding can make them, none in double precision."""
 
-    def rows(self, batch: Any, size: int) -> Tensor:
+    def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         rows = super().rows(batch, size)
         return rows if rows.dtype == torch.float64 else rows * 1.01
 
@@ -399,7 +399,7 @@ class Imprecise(LoopGradients):
 class Stale(LoopGradients):
     """Right on the first batch, which it never forgets."""
 
-    def rows(self, batch: Any, size: int) -> Tensor:
+    def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         if not hasattr(self, "first"):
             self.first = super().rows(batch, size)
         return self.first[:size]
@@ -408,7 +408,7 @@ class Stale(LoopGradients):
 class WithoutRandomness(LoopGradients):
     """Fails once dropout is on."""
 
-    def rows(self, batch: Any, size: int) -> Tensor:
+    def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         with torch.no_grad():
             if not torch.equal(self.loss_function(batch), self.loss_function(batch)):
                 raise NotImplementedError("dropout")

@@ -19,9 +19,17 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.comparison import close, disagreement, magnitudes, relative_errors, worst
 from lightning_gep.gradients.extremes import extreme_batches
+from lightning_gep.gradients.host_states import HostStates, held_generators, held_generators_kept
 from lightning_gep.gradients.interface import Backend, GradientError, LossFunction
 from lightning_gep.gradients.precision import HALF_TOLERANCE
-from lightning_gep.gradients.randomness import LEVELS, SEEDS, SEEDS_AT_A_LEVEL, random_state_kept
+from lightning_gep.gradients.randomness import (
+    LEVELS,
+    SEEDS,
+    SEEDS_AT_A_LEVEL,
+    DrawSizes,
+    random_state_kept,
+    seed_everywhere,
+)
 from lightning_gep.gradients.reference import (
     REENTRANT,
     SEED,
@@ -51,6 +59,8 @@ EXTREMES = (
     "training_step treats a whole batch differently where one record has an extreme value (as by replacing or clamping "
     "a loss that is not finite or too large, or by a mean over what is not masked)"
 )
+CALLS = 9
+"""A coin that is thrown at every call, from a generator that nothing seeds, falls on one side in one case of 256."""
 GROSS_ERROR = 0.5
 """A difference that rounding does not explain in any precision: kinks and deep networks magnify it."""
 
@@ -74,16 +84,20 @@ def check_still_apart(backend: Backend, public_batch: Any, *, by_chance: bool = 
     way, and `by_chance` with some random numbers. Weights that are not finite have no gradients that could. The module
     and the random states are left as they were.
     """
-    if not all(bool(torch.isfinite(p).all()) for p in backend.module.parameters()):
+    if not _has_finite_weights(backend.module):
         return
-    checks: list[Callable[[Probe, Any], None]] = [check_no_memory]
+    checks: list[Callable[[Probe, Any], None]] = [check_repeatable, check_no_memory]
     if backend.name == "hooks":
         mixing = [check_records_apart, *[check_records_apart_by_chance] * by_chance]
-        checks = [*mixing, check_no_memory, partial(check_extremes_apart, type(backend))]
+        checks = [check_repeatable, *mixing, check_no_memory, partial(check_extremes_apart, type(backend))]
     probe = Probe(backend.module, backend.loss_function, backend.groups)
     with random_state_kept(), parameters_kept(backend.module):
         for check in checks:
             _judged(check, probe, public_batch)
+
+
+def _has_finite_weights(module: nn.Module) -> bool:
+    return all(bool(torch.isfinite(p).all()) for p in module.parameters())
 
 
 def _judged(check: Callable[[Probe, Any], Outcome], probe: Probe, public_batch: Any) -> Outcome:
@@ -120,7 +134,39 @@ def _cannot_be_together(backend: type[Backend], reference: Reference) -> str | N
         return "cannot be checked, since the loss is random in training mode, and terms outside layers would be lost"
     if mixes_sometimes(reference.probe, reference.batch):
         return "would mix records, as training_step does with some random numbers"
+    if draws_for_several(reference.probe, reference.batch):
+        return "would share random numbers among records, as training_step draws some for a batch as a whole"
     return None
+
+
+def draws_for_several(probe: Probe, batch: Any) -> bool:
+    """Whether training_step draws random numbers that are not, or may not be, for a single record each.
+
+    Those that torch draws are, if there are as many for every record in a batch of another size.
+    """
+    n = batch_size(batch)
+    first, second = (_draws_for_a_record(probe, take(batch, slice(0, size)), size) for size in (n, n - 1))
+    return first is None or first != second
+
+
+def shares_draws(backend: Backend, public_batch: Any) -> bool:
+    """Whether records that are differentiated together would share random numbers; nothing is left changed."""
+    if backend.name != "hooks" or not _has_finite_weights(backend.module):
+        return False
+    probe = Probe(backend.module, backend.loss_function, backend.groups)
+    with random_state_kept(), parameters_kept(backend.module):
+        return draws_for_several(probe, take(public_batch, slice(0, RECORDS)))
+
+
+def _draws_for_a_record(probe: Probe, batch: Any, size: int) -> list[float] | None:
+    """How many numbers torch draws for a record, draw by draw; None if there are others."""
+    held = held_generators(probe.module)
+    with untouched(probe.module), held_generators_kept(probe.module):
+        seed_everywhere(SEED, held)
+        before = HostStates(held)
+        with DrawSizes() as draws:
+            probe.user_loss(batch)
+        return None if before.differ() or draws.unseen else [drawn / size for drawn in draws.sizes]
 
 
 def _wrong_beside_extremes(backend: type[Backend], reference: Reference) -> str | None:
@@ -129,6 +175,7 @@ def _wrong_beside_extremes(backend: type[Backend], reference: Reference) -> str 
 
 
 def _checked(probe: Probe, batch: Any) -> Reference:
+    check_repeatable(probe, batch)
     check_backward_is_not_needed(probe, batch)
     check_records_apart(probe, batch)
     check_nothing_changed(probe, batch)
@@ -177,6 +224,22 @@ def _wrong_at_work(backend: type[Backend], reference: Reference) -> str | None:
     with untouched(probe.module):
         backend(probe.module, probe.user_loss, probe.groups)(batch)
     return None
+
+
+def check_repeatable(probe: Probe, batch: Any) -> None:
+    """Raises ConfigurationError if training_step draws random numbers that no seed decides on.
+
+    Records that are differentiated together may share them, and nothing would show it.
+    """
+    some = take(batch, slice(0, 2))
+    first, *others = (probe.gradient(some) for _ in range(CALLS))
+    if not all(close(first, other, probe.tolerance(some)) for other in others):
+        raise ConfigurationError(
+            "The same records have another gradient at another call, with all random numbers seeded: training_step "
+            "draws from a generator that cannot be watched (secrets, a default_rng() of its own or in a global "
+            "variable), or counts its calls outside the module. Draw from torch, random or numpy.random, or make the "
+            "generator an attribute of the module."
+        )
 
 
 def check_backward_is_not_needed(probe: Probe, batch: Any) -> None:

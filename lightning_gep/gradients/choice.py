@@ -8,6 +8,7 @@ from lightning_gep.checks import one_of
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.checks import check_loss, fault_of
 from lightning_gep.gradients.functional import FunctionalGradients
+from lightning_gep.gradients.host_states import held_generators_kept
 from lightning_gep.gradients.interface import Backend, LossFunction
 from lightning_gep.gradients.loop import LoopGradients
 from lightning_gep.gradients.memory import records_at_once
@@ -32,7 +33,7 @@ def choose_backend(
     """
     one_of("gradients", how, ("auto", *FASTEST_FIRST))
     refused: list[str] = []
-    with random_state_kept(), parameters_kept(module):
+    with random_state_kept(), held_generators_kept(module), parameters_kept(module):
         reference = check_loss(module, loss_function, groups, public_batch)
         for name in FASTEST_FIRST if how == "auto" else (how,):
             backend = _backend(name)

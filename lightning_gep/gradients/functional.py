@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from lightning_gep.gradients.batches import record_leaves, replace_leaves
+from lightning_gep.gradients.host_states import HostStates
 from lightning_gep.gradients.interface import Backend, GradientError, LossFunction, scalar
 from lightning_gep.gradients.recurrent import vectorised_recurrence
 from lightning_gep.groups import ParameterGroups
@@ -15,8 +16,8 @@ class FunctionalGradients(Backend):
     """vmap(grad(loss)): the loss is called once and sees what looks like a batch of one record.
 
     The module's parameters are swapped for the duration of the call, wherever in the module tree they are used, so
-    terms of the loss outside the layers count. Random numbers differ from record to record. Code that needs the values
-    of its tensors (`.item()`, most metrics) cannot be vectorised and raises.
+    terms of the loss outside the layers count. Torch's random numbers differ from record to record. Code that needs the
+    values of its tensors (`.item()`, most metrics) cannot be vectorised and raises.
     """
 
     name = "functional"
@@ -24,6 +25,12 @@ class FunctionalGradients(Backend):
     def __init__(self, module: nn.Module, loss_function: LossFunction, groups: ParameterGroups) -> None:
         super().__init__(module, loss_function, groups)
         self._step = _Step(module, loss_function)
+
+    def piece(self, batch: Any, size: int, begin_with: HostStates | None, out: Tensor | None = None) -> Tensor:
+        """The loss is called once for all records of a piece, and draws from Python and NumPy once."""
+        if begin_with is not None:
+            begin_with.put_back()
+        return self.rows(batch, size, out)
 
     def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         """The gradients of a batch of `size` > 0 records (size × p)."""

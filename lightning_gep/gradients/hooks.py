@@ -11,8 +11,10 @@ from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lightning_gep.gradients.interface import Backend, GradientError, scalar
+from lightning_gep.gradients.host_states import HostStates
+from lightning_gep.gradients.interface import Backend, GradientError, SharedDrawError, scalar
 from lightning_gep.gradients.plain import gradients_or_none
+from lightning_gep.gradients.randomness import DrawSizes
 
 ON_PARAMETERS = ("grad_sample", "_forward_counter", "_current_grad_sample")
 ON_LAYERS = ("activations", "max_batch_len", "ft_compute_sample_grad", "_is_full_backward_hook")
@@ -28,17 +30,27 @@ class HookedGradients(Backend):
 
     Only what passes through layers is seen: a term of the loss outside them is dropped without a word, which is why
     this backend must not be used on a module it was not checked on. A parameter that the loss depends on but no layer
-    accounts for raises GradientError.
+    accounts for raises GradientError. So does a random number that is drawn for several records at once.
     """
 
     name = "hooks"
+
+    def piece(self, batch: Any, size: int, begin_with: HostStates | None, out: Tensor | None = None) -> Tensor:
+        """Whether numbers from Python and NumPy are drawn for each record cannot be seen, so there must be none."""
+        before = None if begin_with is None else begin_with.now()
+        rows = self.rows(batch, size, out)
+        if before is not None and before.differ():
+            raise SharedDrawError("training_step draws random numbers from Python or NumPy")
+        return rows
 
     def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         """The gradients of a batch of `size` > 0 records (size × p)."""
         parameters = self.parameters()
         with _hooked(self.module), torch.enable_grad():
-            with _NoIgnoredTargets():
+            with _NoIgnoredTargets(), DrawSizes() as draws:
                 loss = scalar(self.loss_function(batch))
+            if not draws.for_each_of(size):
+                raise SharedDrawError("training_step draws random numbers for a batch instead of each of its records")
             plain = gradients_or_none(loss, parameters)
             rows = {name: _rows_of(name, p, plain[name], size) for name, p in parameters.items()}
         return self.groups.flatten(rows, out)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_gep.gradients.batches import batch_size, take
+from lightning_gep.gradients.host_states import HostStates
 from lightning_gep.groups import ParameterGroups
 
 LossFunction: TypeAlias = Callable[[Any], Tensor]
@@ -17,6 +18,10 @@ LossFunction: TypeAlias = Callable[[Any], Tensor]
 
 class GradientError(RuntimeError):
     """A module or a batch whose per-sample gradients cannot be computed rightly in the way that was tried."""
+
+
+class SharedDrawError(GradientError):
+    """Records of a chunk would share a random number, and one record more would move others to another chunk."""
 
 
 class Backend(ABC):
@@ -44,19 +49,22 @@ class Backend(ABC):
         self.records_at_once: int | None = None
         """How many records are differentiated together, None for a whole microbatch: their activations take memory."""
 
-    def __call__(self, batch: Any, pieces_of: int | None = None) -> Tensor:
+    def __call__(self, batch: Any, pieces_of: int | None = None, begin_with: HostStates | None = None) -> Tensor:
         """The gradients of the records of one microbatch, a row each.
 
         With `pieces_of` the loss is called on just so many records at a time, the last ones filled up with copies:
         products of matrices round differently in other sizes, so without it the gradient of a record would depend a
         little, and near a tie of two logits a lot, on how many others there are.
+
+        With `begin_with`, the states at the beginning of a step, no random number is shared by some records of the step
+        and not by all: each record has its own, or all have the same. Raises SharedDrawError where that cannot be had.
         """
         size = batch_size(batch)
         if size == 0:
             return self._no_rows()
         before = _versions(self.module)
         at_once = pieces_of or self.records_at_once or size
-        rows = self._in_pieces(batch, size, at_once, fill=pieces_of is not None and self.together)
+        rows = self._in_pieces(batch, size, at_once, begin_with, fill=pieces_of is not None and self.together)
         changed = [name for name, version in _versions(self.module).items() if before.get(name) != version]
         if changed:
             raise GradientError(
@@ -65,18 +73,22 @@ class Backend(ABC):
             )
         return rows
 
-    def _in_pieces(self, batch: Any, size: int, at_once: int, *, fill: bool) -> Tensor:
+    def _in_pieces(self, batch: Any, size: int, at_once: int, begin_with: HostStates | None, *, fill: bool) -> Tensor:
         if size == at_once or (size < at_once and not fill):
-            return self.rows(batch, size)
+            return self.piece(batch, size, begin_with)
         rows = self._no_rows().new_empty(size, self.groups.num_parameters)
         for start, out in zip(range(0, size, at_once), rows.split(at_once), strict=True):
             missing = at_once - len(out)
             if fill and missing:
                 filled = take(batch, [*range(start, size), *[start] * missing])
-                out.copy_(self.rows(filled, at_once)[: len(out)])
+                out.copy_(self.piece(filled, at_once, begin_with)[: len(out)])
             else:
-                self.rows(take(batch, slice(start, start + at_once)), len(out), out=out)
+                self.piece(take(batch, slice(start, start + at_once)), len(out), begin_with, out=out)
         return rows
+
+    def piece(self, batch: Any, size: int, begin_with: HostStates | None, out: Tensor | None = None) -> Tensor:
+        """The same as `rows`, with the promise about `begin_with`."""
+        return self.rows(batch, size, out)
 
     @abstractmethod
     def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:

@@ -1,7 +1,7 @@
 """Random numbers during the checks: seeded, made equal for all records, and put back afterwards."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from lightning_gep.gradients.host_states import Generator, reseed
 from lightning_gep.gradients.interface import LossFunction
 
 T = TypeVar("T")
@@ -49,18 +51,21 @@ def random_state_kept() -> Iterator[None]:
             torch.mps.set_rng_state(metal)
 
 
-def seeded(loss_function: LossFunction, seed: int) -> LossFunction:
-    """The loss with every random state seeded anew at each call."""
+def seeded(loss_function: LossFunction, seed: int, held: Iterable[Generator] = ()) -> LossFunction:
+    """The loss with every random state seeded anew at each call, also of generators that a module holds."""
+    held = list(held)
 
     def loss(batch: Any) -> Tensor:
-        seed_everywhere(seed)
+        seed_everywhere(seed, held)
         return loss_function(batch)
 
     return loss
 
 
-def seed_everywhere(seed: int) -> None:
-    """Seed torch, NumPy and Python."""
+def seed_everywhere(seed: int, held: Iterable[Generator] = ()) -> None:
+    """Seed torch, NumPy, Python and the generators given."""
+    for generator in held:
+        reseed(generator, seed)
     random.seed(seed)
     np.random.seed(seed)
     # Not torch.manual_seed: for a device that is not in use yet it leaves the seed behind, to be set at its first use.
@@ -69,6 +74,35 @@ def seed_everywhere(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
     if torch.backends.mps.is_available():
         torch.mps.manual_seed(seed)
+
+
+class DrawSizes(TorchDispatchMode):
+    """Inside, notes how many random numbers torch draws at a time, by whatever name and from whatever generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+        self.unseen = False
+        """Whether torch's own generator has moved although nothing was noted: a library's operator may draw within."""
+
+    def __enter__(self) -> "DrawSizes":
+        self._before = torch.get_rng_state()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.unseen = not self.sizes and not torch.equal(self._before, torch.get_rng_state())
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operator(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded in operator.tags:
+            self.sizes.append((result[0] if isinstance(result, tuple) else result).numel())
+        return result
+
+    def for_each_of(self, records: int) -> bool:
+        """Whether the numbers can be shared out: as many for each of so many records."""
+        return all(size % records == 0 for size in self.sizes)
 
 
 def quiet(loss_function: Callable[[Any], T], level: float = 0.5) -> Callable[[Any], T]:

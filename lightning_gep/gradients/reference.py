@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import take
 from lightning_gep.gradients.comparison import close
+from lightning_gep.gradients.host_states import held_generators, held_generators_kept
 from lightning_gep.gradients.interface import GradientError, LossFunction
 from lightning_gep.gradients.loop import LoopGradients
 from lightning_gep.gradients.plain import backward_gradient, plain_gradient
@@ -45,6 +46,7 @@ class Probe:
         """The module in the precision and mode of this probe, and as it was on leaving."""
         with ExitStack() as stack:
             stack.enter_context(untouched(self.module))
+            stack.enter_context(held_generators_kept(self.module))
             if self.in_double:
                 stack.enter_context(doubled(self.module))
             if self.in_evaluation_mode:
@@ -54,7 +56,7 @@ class Probe:
     def loss_function(self, seed: int = SEED) -> LossFunction:
         """The user's loss as this probe evaluates it, under `conditions`."""
         loss = quiet(self.user_loss, self.level) if self.is_quiet else self.user_loss
-        return seeded(widened(loss) if self.in_double else loss, seed)
+        return seeded(widened(loss) if self.in_double else loss, seed, held_generators(self.module))
 
     def gradient(self, batch: Any, seed: int = SEED) -> Tensor:
         """The gradient of the loss on the whole batch (p)."""
