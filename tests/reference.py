@@ -62,3 +62,12 @@ def principal_rows(gradients: Tensor, k: int) -> Tensor:
 def span_distance(rows: Tensor, others: Tensor) -> float:
     """‖P − P'‖₂ of the projections on two row spaces: 0 when they are the same subspace."""
     return float(torch.linalg.matrix_norm(rows.T.double() @ rows.double() - others.T.double() @ others.double(), 2))
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """δ(ε) of the Gaussian mechanism (Balle and Wang 2018): Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ), with μ = 1/σ."""
+
+    def phi(x: float) -> float:
+        return 0.5 * math.erfc(-x / math.sqrt(2))
+
+    return phi(mu / 2 - epsilon / mu) - math.exp(epsilon) * phi(-mu / 2 - epsilon / mu)
