@@ -1,14 +1,22 @@
 """Against figures that three libraries agree on, and against the mistake the authors' code makes."""
 
 import math
+from dataclasses import replace
 
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.rdp import RdpAccountant
 from opacus.accountants.analysis.rdp import compute_rdp
+from scipy.optimize import brentq
 
+from lightning_gep.account import PrivacyAccount
 from lightning_gep.accounting import Rdp, SampledGaussian, check_delta, delta, epsilon, power_of_ten_below
+from lightning_gep.calibration import calibrate
 from lightning_gep.curve import EpsilonCurve
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.plan import PrivacyPlan
 from lightning_gep.release import Part, Release
+from tests.reference import gaussian_delta
 
 CIFAR, MNIST, SVHN = (50_000, 1e-5), (60_000, 1e-5), (604_388, 1e-6)
 
@@ -77,13 +85,8 @@ def test_delta_is_the_inverse_of_epsilon(accountant):
 
 
 def exact_delta(sigma, steps, eps):
-    """Balle and Wang 2018: δ(ε) = Φ(1/2σ − εσ) − e^ε·Φ(−1/2σ − εσ), T steps of σ being one of σ/√T."""
-
-    def phi(x):
-        return 0.5 * math.erfc(-x / math.sqrt(2))
-
-    one = sigma / math.sqrt(steps)
-    return phi(1 / (2 * one) - eps * one) - math.exp(eps) * phi(-1 / (2 * one) - eps * one)
+    """Without subsampling T steps of σ are one of σ/√T."""
+    return gaussian_delta(math.sqrt(steps) / sigma, eps)
 
 
 def test_at_a_tiny_delta_rounding_never_makes_epsilon_too_small():
@@ -103,6 +106,70 @@ def test_without_subsampling_pld_is_the_analytic_gaussian_mechanism():
     events = [(SampledGaussian(1.0, sigma), steps)]
     assert exact <= delta(events, eps) <= exact * 1.02
     assert eps <= epsilon(events, exact) <= eps * 1.002
+
+
+SMALL_DELTAS = [1e-6, 1e-9]
+
+
+def exact_epsilon(delta_at, delta):
+    return brentq(lambda eps: math.log(max(delta_at(eps), 1e-300) / delta), 0.0, 40.0, xtol=1e-9)
+
+
+def stated_epsilons(q, sigma, steps, delta, accountant):
+    """ε at the end of a plan, in the three ways it is computed."""
+    plan = PrivacyPlan(1000, round(1000 * q), delta, Release(None, Part(1.0, sigma)), accountant, planned_steps=steps)
+    yield epsilon([(plan.event, steps)], delta, accountant)
+    yield PrivacyAccount(plan, steps=steps).epsilon()
+    yield PrivacyAccount(replace(plan, delta=1e-4), steps=steps).epsilon(delta)
+
+
+@pytest.mark.parametrize("delta", SMALL_DELTAS)
+@pytest.mark.parametrize(("accountant", "loosest"), [("pld", 1.002), ("prv", 1.01), ("rdp", 1.2)])
+def test_at_a_small_delta_epsilon_is_that_of_the_gaussian_mechanism(delta, accountant, loosest):
+    sigma, steps = 8.0, 16
+    exact = exact_epsilon(lambda eps: exact_delta(sigma, steps, eps), delta)
+    for stated in stated_epsilons(1.0, sigma, steps, delta, accountant):
+        assert exact <= stated <= loosest * exact
+
+
+def delta_of_one_sampled_step(q, sigma, eps):
+    """P(x > t) − e^ε·Q(x > t) for P = (1−q)·N(0, σ²) + q·N(1, σ²), Q = N(0, σ²) and the t where P = e^ε·Q."""
+    t = sigma**2 * math.log((math.exp(eps) - 1 + q) / q) + 0.5
+    without, with_it = (0.5 * math.erfc((t - mean) / (sigma * math.sqrt(2))) for mean in (0, 1))
+    return q * with_it - (math.exp(eps) - 1 + q) * without
+
+
+@pytest.mark.parametrize("delta", SMALL_DELTAS)
+@pytest.mark.parametrize(("accountant", "loosest"), [("pld", 1.01), ("prv", 1.05), ("rdp", 2.0)])
+def test_at_a_small_delta_epsilon_is_that_of_one_sampled_step(delta, accountant, loosest):
+    q, sigma = 0.05, 0.8
+    exact = exact_epsilon(lambda eps: delta_of_one_sampled_step(q, sigma, eps), delta)
+    for stated in stated_epsilons(q, sigma, 1, delta, accountant):
+        assert exact <= stated <= loosest * exact
+
+
+@pytest.mark.parametrize("delta", SMALL_DELTAS)
+def test_at_a_small_delta_epsilon_of_many_sampled_steps_lies_between_two_bounds(delta):
+    """Distributions that are rounded down give less than is spent, RDP gives more."""
+    event, steps = SampledGaussian(0.02, 1.1), 32
+    one_step = privacy_loss_distribution.from_gaussian_mechanism(
+        event.noise_multiplier,
+        sampling_prob=event.sample_rate,
+        value_discretization_interval=1e-3,
+        pessimistic_estimate=False,
+    )
+    lower = one_step.self_compose(steps).get_epsilon_for_delta(delta)
+    upper = RdpAccountant().compose(event.to_dp_event(), steps).get_epsilon(delta)
+    for stated in stated_epsilons(event.sample_rate, event.noise_multiplier, steps, delta, "pld"):
+        assert lower <= stated <= upper
+
+
+@pytest.mark.parametrize("delta", SMALL_DELTAS)
+def test_noise_for_a_small_delta_is_enough(delta):
+    steps, target = 16, 2.0
+    found = calibrate(epsilon=target, delta=delta, sample_rate=1.0, steps=steps, mechanism="gp")
+    assert exact_delta(found.noise_multiplier, steps, target) <= delta
+    assert exact_delta(0.99 * found.noise_multiplier, steps, target) > delta, "and no more than that"
 
 
 def test_histories_compose():
