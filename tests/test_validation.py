@@ -429,6 +429,11 @@ def test_callbacks_that_decide_by_private_values(tmp_path, callback):
     refusal(tmp_path, message, callbacks=[decider], enable_checkpointing=enabled)
 
 
+def test_callbacks_do_not_decide_by_what_is_logged_as_not_private(tmp_path):
+    used, decider = strategy(log_nonprivate=True), EarlyStopping("nonprivate/train/loss")
+    refusal(tmp_path, r"monitors 'nonprivate/train/loss', which is not private", using=used, callbacks=[decider])
+
+
 def test_schedulers_that_decide_by_private_values(tmp_path):
     def plateau(optimizer):
         return {"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer), "monitor": "train/loss"}
