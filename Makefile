@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 DATA ?= data
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train results bench lint types unit test clean
+.PHONY: help setup train results bench lint types unit test mutants clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
@@ -40,6 +40,9 @@ unit: setup  ## the tests alone
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 test: lint types unit  ## style, types and tests
+
+mutants: setup  ## plants 28 bugs that break privacy, and shows that a test fails for each
+	$(BIN)/python -m tests.planted_bugs
 
 clean:  ## forget the virtual environment and the caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache dist
