@@ -36,12 +36,12 @@ def announce_logs(names: Sequence[str], *, passed_on: bool) -> None:
         )
 
 
-def announce_kept(names: Sequence[str]) -> None:
-    """Where training_step keeps what it computed."""
+def announce_kept(names: Sequence[str], *, made_up: bool) -> None:
+    """Where training_step keeps what it computed, and of which records that is."""
     rank_zero_info(
-        f"training_step keeps values in {', '.join(names[:3])}{', …' if len(names) > 3 else ''}, computed from private "
-        "records. What hooks of training log of them is not passed on; do not log them in hooks of validation or test, "
-        "where it would be."
+        f"training_step keeps values in {', '.join(names[:3])}{', …' if len(names) > 3 else ''}. After every step they "
+        f"are those of a few {'made-up' if made_up else 'public'} records, on which it is run once more: nothing of "
+        "private records is kept."
     )
 
 

@@ -14,3 +14,7 @@ class BudgetExhaustedError(RuntimeError):
 
 class LedgerError(RuntimeError):
     """The ledger of releases is missing, damaged, of another run, or held by another process."""
+
+
+class PrivateRecordError(RuntimeError):
+    """An error of the user's code on private records. Its message is withheld: it may hold their values."""

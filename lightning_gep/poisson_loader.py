@@ -7,6 +7,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.fresh_randomness import renew_random_states
 from lightning_gep.sampling import PoissonSampler
+from lightning_gep.withheld import withheld
+
+END = object()
 
 
 class EmptyBatch:
@@ -23,11 +26,18 @@ class PoissonLoader(DataLoader[Any]):
     `first_step()` says, so that no draw depends on how many batches were prefetched, or on where a run was resumed.
 
     Guarantee: unless `repeatable`, the random numbers that data set and collate function draw from torch, NumPy and
-    Python are new for every batch, in this process and in workers, whatever was seeded.
+    Python are new for every batch, in this process and in workers, whatever was seeded. What they raise is told without
+    the values of records, unless `reveal_errors`.
     """
 
     def __init__(
-        self, loader: DataLoader[Any], sampler: PoissonSampler, first_step: Callable[[], int], *, repeatable: bool
+        self,
+        loader: DataLoader[Any],
+        sampler: PoissonSampler,
+        first_step: Callable[[], int],
+        *,
+        repeatable: bool,
+        reveal_errors: bool = False,
     ) -> None:
         workers = loader.num_workers
         super().__init__(
@@ -43,20 +53,22 @@ class PoissonLoader(DataLoader[Any]):
             prefetch_factor=loader.prefetch_factor if workers else None,
             persistent_workers=loader.persistent_workers,
         )
-        self._poisson, self._repeatable = sampler, repeatable
+        self._poisson, self._repeatable, self._reveal_errors = sampler, repeatable, reveal_errors
         self._first_step = first_step
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._poisson.first_step = self._first_step()
-        batches = super().__iter__()
-        return batches if self._repeatable else _renewing(batches)
+        return self._read(super().__iter__())
 
-
-def _renewing(batches: Iterator[Any]) -> Iterator[Any]:
-    """The batches, with new random numbers for what happens to each in this process: workers have others."""
-    for batch in batches:
-        renew_random_states()
-        yield batch
+    def _read(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            batch = withheld(lambda: next(batches, END), "Reading a batch", reveal=self._reveal_errors)
+            if batch is END:
+                return
+            if not self._repeatable:
+                # For what happens to it in this process: workers have other random numbers.
+                renew_random_states()
+            yield batch
 
 
 class _Records(Dataset[Any]):

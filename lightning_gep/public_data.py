@@ -23,6 +23,12 @@ from lightning_gep.validation import check_same_structure
 RECORDS_COMPARED = 2000
 RECORDS_READ_AGAIN = 8
 SECONDS_FOR_COMPARISON = 20.0
+WHOLE_NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+MADE_UP = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool),
+    *WHOLE_NUMBERS,
+)
+"""Types of tensors in whose place random values stand in."""
 
 
 def find_public_loader(given: Any, datamodule: LightningDataModule | None, module: LightningModule) -> DataLoader[Any]:
@@ -88,6 +94,11 @@ def stand_in_batch(loader: DataLoader[Any]) -> Any:
     return replace_leaves(batch, [_stand_in(leaf) for leaf in record_leaves(batch)])
 
 
+def is_made_up(batch: Any) -> bool:
+    """Whether such a batch holds no value of a training record, but for the range of whole numbers."""
+    return all(isinstance(leaf, torch.Tensor) and leaf.dtype in MADE_UP for leaf in record_leaves(batch))
+
+
 def _stand_in(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         try:
@@ -95,10 +106,11 @@ def _stand_in(value: Any) -> Any:
         except TypeError:  # of a type that torch does not know
             return value
     if isinstance(value, torch.Tensor):
-        if value.is_floating_point():
-            return torch.randn_like(value)
-        whole = value.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-        return torch.randint_like(value, 0, max(0, int(value.max())) + 1) if whole and value.numel() else value
+        if value.dtype == torch.bool:
+            return torch.rand(value.shape) < 0.5
+        if value.dtype in WHOLE_NUMBERS:
+            return torch.randint_like(value, 0, max(0, int(value.max())) + 1) if value.numel() else value
+        return torch.randn_like(value) if value.is_floating_point() or value.is_complex() else value
     if isinstance(value, Mapping):
         return {key: _stand_in(part) for key, part in value.items()}
     if type(value) in (list, tuple):

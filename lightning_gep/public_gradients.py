@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_gep.gradients import microbatches, untouched
-from lightning_gep.gradients.state import state_unchanged
+from lightning_gep.gradients import microbatches
 from lightning_gep.public_data import PublicStream
 from lightning_gep.step_gradients import StepGradients, train_mode
 from lightning_gep.subspace import Anchors
@@ -52,11 +51,9 @@ class PublicGradients:
             return held
 
         def sweep() -> Iterator[Tensor]:
-            module = self._gradients.module
-            with untouched(module), state_unchanged(module), train_mode(module):
-                for batch in records():
-                    for microbatch in microbatches(self._like_a_training_batch(batch), self._size):
-                        yield self._gradients.rows(microbatch)
+            with train_mode(self._gradients.module):
+                batches = map(self._like_a_training_batch, records())
+                yield from self._gradients.sweep(part for batch in batches for part in microbatches(batch, self._size))
 
         return sweep
 

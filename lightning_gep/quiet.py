@@ -59,9 +59,9 @@ def recorded_logs(module: LightningModule) -> Iterator[LogRecorder]:
     finally:
         if trainer is not None:
             trainer.loggers = loggers
-        for name in ("log", "log_dict"):
-            own.pop(name, None)
         own.update(before)  # an outer recorder goes on recording
+        for name in {"log", "log_dict"} - before.keys():
+            own.pop(name, None)
 
 
 class LogGuard:

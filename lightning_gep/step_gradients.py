@@ -1,8 +1,9 @@
 """Per-sample gradients of a LightningModule's training step."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,23 +12,35 @@ from lightning.pytorch.plugins import Precision
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
+from torchmetrics import Metric
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.fresh_randomness import renew_random_states
-from lightning_gep.gradients import choose_backend, microbatches, untouched
-from lightning_gep.gradients.batches import take
+from lightning_gep.gradients import choose_backend, microbatches
+from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.checks import check_still_apart, shares_draws
 from lightning_gep.gradients.host_states import HostStates, held_generators
 from lightning_gep.gradients.interface import SharedDrawError
 from lightning_gep.gradients.loop import LoopGradients
-from lightning_gep.gradients.randomness import random_state_kept
-from lightning_gep.gradients.state import noted_traces, state_unchanged
+from lightning_gep.gradients.randomness import random_state_kept, seeded
+from lightning_gep.gradients.reference import SEED
+from lightning_gep.gradients.state import (
+    buffers_copied,
+    changed_alike,
+    noted_traces,
+    parameters_kept,
+    state_unchanged,
+)
 from lightning_gep.groups import ParameterGroups
 from lightning_gep.poisson_loader import EmptyBatch
 from lightning_gep.quiet import recorded_logs
+from lightning_gep.traces import leaves_traces, no_trace, snapshot
+from lightning_gep.withheld import withheld
 
 OTHER_BATCHES = (1, 2, 3)
 """A training step may treat every other batch differently."""
+PUBLIC_RECORDS_KEPT = 8
+"""From which comes, once a step, what training_step leaves behind."""
 PIECES_OF_A_BATCH, SMALLEST_PIECE = 8, 16
 """Fewer pieces would be filled up with more copies, more and smaller ones are slower."""
 
@@ -55,29 +68,39 @@ class StepGradients:
         microbatch: int,
         expected_records: int,
         seed: int | None,
+        reveal_errors: bool = False,
     ) -> None:
-        self.module, self.precision, self.groups = module, precision, groups
+        self.module, self.precision, self.groups, self.reveal_errors = module, precision, groups, reveal_errors
         self.microbatch, self.expected_records, self.seed = microbatch, expected_records, seed
         # float64 sums and norms are needed, and Apple's accelerator has none.
         device = next(module.parameters()).device
         self.device = torch.device("cpu") if device.type == "mps" else device
+        self.public_batch: Any = None
+        """A few public records, from which comes what training_step keeps; None if there are none."""
+        self.keeps = False
+        """Whether training_step leaves anything behind, as far as public records have shown."""
         self.kept: list[str] = []
-        """Attributes of the module in which training_step keeps what it computed."""
+        """Attributes of the module in which it does."""
+        self.counters: tuple[str, ...] = ()
+        """Buffers that follow from weights and steps alone, like a count of steps or the vectors of spectral norm."""
         self.arguments: tuple[Any, ...] = ()
         """What Lightning passes to training_step after the batch."""
 
-    def choose_backend(self, public_batch: Any, how: str) -> list[str]:
-        """Bind the way gradients are computed, checked on a public batch; gives the names that training_step logs."""
+    def choose_backend(self, public_batch: Any, how: str, *, may_be_kept: bool = True) -> list[str]:
+        """Bind the way gradients are computed, checked on a public batch; gives the names that training_step logs.
+
+        `may_be_kept` says that the batch holds nothing of private records, so that training_step may keep it.
+        """
         gets_index = is_param_in_hook_signature(self.module.training_step, "batch_idx", min_args=2)
         self.arguments = (0,) if gets_index else ()
-        with recorded_logs(self.module) as recorder, train_mode(self.module):
+        self.public_batch = take(public_batch, slice(0, PUBLIC_RECORDS_KEPT)) if may_be_kept else None
+        with no_trace(self.module), recorded_logs(self.module) as recorder, train_mode(self.module):
+            self.counters = self._find_counters()
             self.backend = choose_backend(self.module, self.loss, self.groups, public_batch, how)
-            with random_state_kept(), untouched(self.module), noted_traces(self.module) as traces:
-                self.backend(take(public_batch, slice(0, 2)))
+        self._look_for_traces()
         for index in OTHER_BATCHES if gets_index else ():
             self.arguments = (index,)
             self.check_again(public_batch, by_chance=False)
-        self.kept = [name for name in traces if not name.rpartition(".")[2].startswith("_")]
         return recorder.names
 
     def check_again(self, public_batch: Any, *, by_chance: bool = True) -> None:
@@ -85,13 +108,44 @@ class StepGradients:
 
         If it has begun to draw random numbers that records would share, gradients are computed in a loop from here on.
         """
-        with recorded_logs(self.module), train_mode(self.module):
+        with no_trace(self.module), recorded_logs(self.module), train_mode(self.module):
             if shares_draws(self.backend, public_batch):
                 self._go_on_by_loop("training_step draws random numbers for a batch as a whole")
             check_still_apart(self.backend, public_batch, by_chance=by_chance)
+        self._look_for_traces()
+
+    def _find_counters(self) -> tuple[str, ...]:
+        if self.public_batch is None:
+            return ()
+        half = batch_size(self.public_batch) // 2
+        # Of different sizes: how many records are drawn is private, too.
+        pieces = [take(self.public_batch, part) for part in (slice(0, half), slice(half, None), slice(None))]
+        with random_state_kept(), parameters_kept(self.module):
+            try:
+                return changed_alike(self.module, [partial(seeded(self._call, SEED), piece) for piece in pieces])
+            except Exception:  # the checks that follow meet it too, and have words for it
+                return ()
+
+    def _look_for_traces(self) -> None:
+        if self.public_batch is None:
+            return
+        names: list[str] = []
+
+        def call() -> None:
+            with noted_traces(self.module) as noted:
+                self._call(self.public_batch)
+            names.extend(name for name in noted if name.rpartition(".")[2] not in ("_buffers", "_parameters"))
+
+        with recorded_logs(self.module), train_mode(self.module), random_state_kept(), parameters_kept(self.module):
+            self.keeps = leaves_traces(self.module, call) or self.keeps
+        self.kept = [name for name in names if not name.rpartition(".")[2].startswith("_")] or names or self.kept
 
     def loss(self, batch: Any) -> Tensor:
-        """The loss of training_step on a batch, under the trainer's precision."""
+        """The loss of training_step on a batch, under the trainer's precision; `counters` stay as they are."""
+        with buffers_copied(self.module, self.counters):
+            return self._call(batch)
+
+    def _call(self, batch: Any) -> Tensor:
         with self.precision.train_step_context():
             output = self.module.training_step(batch, *self.arguments)
         loss = output.get("loss") if isinstance(output, Mapping) else output
@@ -100,28 +154,44 @@ class StepGradients:
         return loss
 
     def of_private(self, batch: Any) -> Iterator[Tensor]:
-        """Gradients of the records of a batch in microbatches; none for an empty batch.
-
-        Raises ConfigurationError after the last one if training_step has changed a parameter, a buffer or other saved
-        state: release nothing before they are exhausted.
-        """
+        """Gradients of the records of a batch in microbatches, as `sweep` gives them; none for an empty batch."""
         if isinstance(batch, EmptyBatch):
             return
         held = held_generators(self.module)
         if self.seed is None:
             renew_random_states(held)
-        begin_with = HostStates(held)
-        with state_unchanged(self.module):
-            for microbatch in microbatches(batch, self.private_microbatch):
-                yield self._private_rows(microbatch, begin_with)
+        call = partial(withheld, what="training_step", reveal=self.reveal_errors)
+        yield from self.sweep(microbatches(batch, self.private_microbatch), self.piece, HostStates(held), call)
 
-    def _private_rows(self, microbatch: Any, begin_with: HostStates) -> Tensor:
+    def sweep(
+        self,
+        batches: Iterable[Any],
+        pieces_of: int | None = None,
+        begin_with: HostStates | None = None,
+        call: Callable[[Callable[[], Tensor]], Tensor] = lambda rows: rows(),
+    ) -> Iterator[Tensor]:
+        """Gradients of one microbatch after the other; what training_step logs is dropped.
+
+        Guarantee: when a microbatch is handed on, nothing that training_step keeps is left where `traces.snapshot`
+        looks. Raises ConfigurationError after the last one if training_step has changed a parameter, a buffer or other
+        saved state: release nothing before they are exhausted.
+        """
+        with state_unchanged(self.module):
+            with recorded_logs(self.module):  # what is put back must not log either
+                before = snapshot(self.module)
+            for batch in batches:
+                yield call(partial(self._rows, batch, pieces_of, begin_with, before.put_back))
+
+    def _rows(
+        self, microbatch: Any, pieces_of: int | None, begin_with: HostStates | None, put_back: Callable[[], object]
+    ) -> Tensor:
         """No random number is shared by some records of a step and not by all: see `Backend.__call__`."""
-        try:
-            return self.rows(microbatch, self.piece, begin_with)
-        except SharedDrawError as error:
-            self._go_on_by_loop(str(error))
-            return self.rows(microbatch, self.piece, begin_with)
+        with recorded_logs(self.module):
+            try:
+                return self.backend(microbatch, pieces_of, begin_with, put_back).to(self.device)
+            except SharedDrawError as error:
+                self._go_on_by_loop(str(error))
+                return self.backend(microbatch, pieces_of, begin_with, put_back).to(self.device)
 
     def _go_on_by_loop(self, why: str) -> None:
         rank_zero_warn(
@@ -132,10 +202,14 @@ class StepGradients:
         by_loop.reason, by_loop.records_at_once = f"loop: {why}", self.backend.records_at_once
         self.backend = by_loop
 
-    def rows(self, microbatch: Any, pieces_of: int | None = None, begin_with: HostStates | None = None) -> Tensor:
-        """The gradients of a microbatch, a row each; what training_step logs is dropped."""
-        with recorded_logs(self.module):
-            return self.backend(microbatch, pieces_of, begin_with).to(self.device)
+    def keep(self) -> None:
+        """Let training_step leave behind what it does, from public records: of private ones nothing stays.
+
+        So counters count steps, hooks find their lists filled, and whatever they save or decide is public.
+        """
+        if self.keeps:
+            with recorded_logs(self.module), torch.enable_grad():
+                self._call(self.public_batch)
 
     @property
     def piece(self) -> int:
@@ -156,12 +230,20 @@ class StepGradients:
                 parameter.grad = pieces[name].to(parameter)
 
     def log_nonprivate(self, batch: Any) -> None:
-        """Pass on what training_step logs as nonprivate/<name>, from one more forward pass."""
+        """Pass on what training_step logs as nonprivate/<name>, from another pass; metrics by their value on it."""
         if isinstance(batch, EmptyBatch):
             return
-        with torch.no_grad(), recorded_logs(self.module) as recorder, state_unchanged(self.module):
+        with (
+            torch.no_grad(),
+            recorded_logs(self.module) as recorder,
+            state_unchanged(self.module),
+            no_trace(self.module),
+        ):
+            for metric in (part for part in self.module.modules() if isinstance(part, Metric)):
+                metric.reset()
             self.loss(batch)
-        for name, value, settings in recorder.entries:
+            values = [value.compute() if isinstance(value, Metric) else value for _, value, _ in recorder.entries]
+        for (name, _, settings), value in zip(recorder.entries, values, strict=True):
             self.module.log(f"nonprivate/{name}", value, **settings)
 
     @property

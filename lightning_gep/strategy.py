@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from lightning_gep.public_data import (
     PublicStream,
     check_public_data,
     find_public_loader,
+    is_made_up,
     stand_in_batch,
     stand_in_records,
 )
@@ -65,6 +67,7 @@ from lightning_gep.validation import (
     request_validation_loaders,
 )
 from lightning_gep.variants import Split
+from lightning_gep.withheld import withheld
 
 PUBLIC_RECORDS_CHECKED = 64
 
@@ -200,7 +203,13 @@ class GEPStrategy(AccountedStrategy):
         self._log_guard = LogGuard(
             self._module, self._notice_of_a_log, pass_on=self.log_nonprivate, batch_size=sampler.expected_batch_size
         )
-        return PoissonLoader(loader, sampler, lambda: trainer.global_step, repeatable=repeatable)
+        return PoissonLoader(
+            loader,
+            sampler,
+            lambda: trainer.global_step,
+            repeatable=repeatable,
+            reveal_errors=self.log_nonprivate,
+        )
 
     def _hold_out(self, validation_loader: object) -> None:
         if self._training_data is None:  # in a sanity check, which comes before the train loader
@@ -240,7 +249,7 @@ class GEPStrategy(AccountedStrategy):
         if logged:
             announce_logs(logged, passed_on=self.log_nonprivate)
         if self._gradients.kept:
-            announce_kept(self._gradients.kept)
+            announce_kept(self._gradients.kept, made_up=self._public_records is None)
         self._card = self._make_card(trainer, groups, logged, saved) if self.is_global_zero else None
         # Not before: Lightning has put the weights of a checkpoint into the module, and if it is refused they stay.
         self._count_on_own_account()
@@ -268,6 +277,7 @@ class GEPStrategy(AccountedStrategy):
             microbatch=microbatch,
             expected_records=loader.batch_size or 1,
             seed=seed,
+            reveal_errors=self.log_nonprivate,
         )
         public = self._find_public_data(trainer, loader)
         self._anchors = PublicGradients(
@@ -280,7 +290,11 @@ class GEPStrategy(AccountedStrategy):
         batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
         self._checks = ReleaseChecks(self._gradients, batch, self._like_a_training_batch)
         self._checks.before_training()
-        logged = self._gradients.choose_backend(self._like_a_training_batch(batch), self.cost.gradients)
+        logged = self._gradients.choose_backend(
+            self._like_a_training_batch(batch),
+            self.cost.gradients,
+            may_be_kept=public is not None or is_made_up(batch),
+        )
         check_monitors(trainer, logged)
         return logged
 
@@ -331,9 +345,13 @@ class GEPStrategy(AccountedStrategy):
 
     @override
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
-        moved = batch if isinstance(batch, EmptyBatch) else super().batch_to_device(batch, device, dataloader_idx)
+        move = partial(super().batch_to_device, batch, device, dataloader_idx)
+        if not (self._fits and self._trainer.training):
+            return move()
         # Hooks get it before training_step does, and could change or keep what is in it.
-        return PrivateBatch(moved) if self._fits and self._trainer.training else moved
+        if isinstance(batch, EmptyBatch):
+            return PrivateBatch(batch)
+        return PrivateBatch(withheld(move, "on_after_batch_transfer", reveal=self.log_nonprivate))
 
     @override
     def training_step(self, batch: PrivateBatch, *arguments: Any, **_: Any) -> Tensor:
@@ -363,9 +381,10 @@ class GEPStrategy(AccountedStrategy):
                 charge=self.privacy.charge,
                 all_reduce=lambda total: self.reduce(total, reduce_op="sum"),
             )
-        self._gradients.put(gradient)
         if self.log_nonprivate:
             self._gradients.log_nonprivate(self._batch)
+        self._gradients.keep()
+        self._gradients.put(gradient)
         self._batch = None
         return super().backward(closure_loss, optimizer, *args, **kwargs)
 
@@ -445,7 +464,6 @@ class GEPStrategy(AccountedStrategy):
             software=software(),
             public_data=public_data_section(self._public_records, uses_basis=self.settings.uses_basis),
             logged=tuple(logged),
-            kept=tuple(self._gradients.kept),
             log_nonprivate=self.log_nonprivate,
             left_before=tuple(saved.get("left_unprotected", ()) if saved is not None else ()),
             processes=self.world_size,

@@ -344,7 +344,7 @@ def test_an_earlier_attempt_that_its_checkpoint_does_not_know_stays_on_the_card(
     [
         "Callbacks, hooks, prints", "Validation and test records", "Hyper-parameters", "Preprocessing",
         "First weights", "Public numbers", "Several records of one person", "Side channels", "Floating point",
-        "Checks", "Access",
+        "Checks", "Access", "Failures",
     ],
 )  # fmt: skip
 def test_what_is_never_covered_is_always_said(tmp_path, name):

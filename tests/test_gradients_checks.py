@@ -10,7 +10,6 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.checkpoint import checkpoint
 
 from lightning_gep.errors import ConfigurationError
@@ -162,11 +161,6 @@ def test_running_statistics_are_refused_by_name(how: str) -> None:
         # In training mode these statistics are written but not used, so the gradients themselves are in order.
         choose(Classifier(network), how=how)
     assert torch.equal(norm.running_mean, before)
-
-
-def test_spectral_norm_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"training_step changes .*_u"):
-        choose(Classifier(spectral_norm(nn.Linear(FEATURES, CLASSES))))
 
 
 class MovesFrozenParameter(Classifier):

@@ -28,12 +28,7 @@ def choose(name: str, how: str = "auto") -> Any:
     ("name", "chosen", "words"),
     [
         ("Linear", "functional", ["fastest", "checked on 6 public records"]),
-        (
-            "torchmetrics in training_step",
-            "hooks",
-            ["training_step keeps tensors in accuracy.", ", …"],
-        ),
-        ("outputs collected in a list", "hooks", ["functional failed with GradientError", "keeps tensors in outputs"]),
+        ("outputs collected in a list", "functional", ["fastest"]),
         ("strings in the batch", "hooks", ["functional failed with GradientError", "not tensors"]),
         (
             "weights reached past the module tree",

@@ -35,8 +35,6 @@ class RunFacts:
     software: Mapping[str, Any]
     public_data: Mapping[str, Any] | None = None
     logged: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    """Attributes of the module in which training_step keeps what it computed."""
     log_nonprivate: bool = False
     left_before: tuple[str, ...] = ()
     """What earlier fits of the run passed on without protection."""
@@ -100,7 +98,6 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
         "released": coverage.released(uses_basis=facts.mechanism["k"] is not None, private=not not_private),
         "not_covered": coverage.not_covered(
             logged=facts.logged,
-            kept=facts.kept,
             left=facts.left,
             log_nonprivate=facts.log_nonprivate,
             has_public_data=facts.public_data is not None,

@@ -46,7 +46,6 @@ def released(*, uses_basis: bool, private: bool) -> list[str]:
 def not_covered(
     *,
     logged: Sequence[str],
-    kept: Sequence[str],
     left: Sequence[str],
     log_nonprivate: bool,
     has_public_data: bool,
@@ -60,9 +59,9 @@ def not_covered(
     """
     lines = [
         _logged_line(logged, left, log_nonprivate),
-        "Callbacks, hooks, prints: what code of the user writes about training records by other ways than self.log is "
-        "not seen by this package; nor what hooks of validation log of values that training_step keeps"
-        + (f" (it keeps some in {', '.join(kept)})." if kept else "."),
+        "Callbacks, hooks, prints: what code of the user writes about training records by other ways than self.log and "
+        "attributes (prints, files, global variables) is not seen by this package.",
+        "Failures: a record that the user's code cannot cope with ends the run, which everyone sees.",
         "Validation and test records: their figures are exact, and choices made by them are not counted.",
         "Hyper-parameters: values tuned on the training records in other runs; see the cost of selection.",
         "Preprocessing: whatever was fitted on the training records before training, such as their mean.",

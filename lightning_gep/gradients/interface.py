@@ -49,12 +49,19 @@ class Backend(ABC):
         self.records_at_once: int | None = None
         """How many records are differentiated together, None for a whole microbatch: their activations take memory."""
 
-    def __call__(self, batch: Any, pieces_of: int | None = None, begin_with: HostStates | None = None) -> Tensor:
+    def __call__(
+        self,
+        batch: Any,
+        pieces_of: int | None = None,
+        begin_with: HostStates | None = None,
+        put_back: Callable[[], object] = lambda: None,
+    ) -> Tensor:
         """The gradients of the records of one microbatch, a row each.
 
         With `pieces_of` the loss is called on just so many records at a time, the last ones filled up with copies:
         products of matrices round differently in other sizes, so without it the gradient of a record would depend a
-        little, and near a tie of two logits a lot, on how many others there are.
+        little, and near a tie of two logits a lot, on how many others there are. `put_back` is called after each piece,
+        also after one that fails: none must meet what the loss kept of another.
 
         With `begin_with`, the states at the beginning of a step, no random number is shared by some records of the step
         and not by all: each record has its own, or all have the same. Raises SharedDrawError where that cannot be had.
@@ -63,8 +70,15 @@ class Backend(ABC):
         if size == 0:
             return self._no_rows()
         before = _versions(self.module)
-        at_once = pieces_of or self.records_at_once or size
-        rows = self._in_pieces(batch, size, at_once, begin_with, fill=pieces_of is not None and self.together)
+        at_once = (pieces_of or self.records_at_once or size) if self.together else 1
+
+        def piece(*arguments: Any, **out: Any) -> Tensor:
+            try:
+                return self.piece(*arguments, begin_with, **out)
+            finally:
+                put_back()
+
+        rows = self._in_pieces(piece, batch, size, at_once, fill=pieces_of is not None and self.together)
         changed = [name for name, version in _versions(self.module).items() if before.get(name) != version]
         if changed:
             raise GradientError(
@@ -73,17 +87,17 @@ class Backend(ABC):
             )
         return rows
 
-    def _in_pieces(self, batch: Any, size: int, at_once: int, begin_with: HostStates | None, *, fill: bool) -> Tensor:
+    def _in_pieces(self, piece: Callable[..., Tensor], batch: Any, size: int, at_once: int, *, fill: bool) -> Tensor:
         if size == at_once or (size < at_once and not fill):
-            return self.piece(batch, size, begin_with)
+            return piece(batch, size)
         rows = self._no_rows().new_empty(size, self.groups.num_parameters)
         for start, out in zip(range(0, size, at_once), rows.split(at_once), strict=True):
             missing = at_once - len(out)
             if fill and missing:
                 filled = take(batch, [*range(start, size), *[start] * missing])
-                out.copy_(self.piece(filled, at_once, begin_with)[: len(out)])
+                out.copy_(piece(filled, at_once)[: len(out)])
             else:
-                self.piece(take(batch, slice(start, start + at_once)), len(out), begin_with, out=out)
+                piece(take(batch, slice(start, start + at_once)), len(out), out=out)
         return rows
 
     def piece(self, batch: Any, size: int, begin_with: HostStates | None, out: Tensor | None = None) -> Tensor:

@@ -2,31 +2,28 @@
 
 import copy
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.snapshot import Snapshot, same_tensor, write_tensor
 
 
 @contextmanager
 def untouched(module: nn.Module) -> Iterator[None]:
-    """Whatever runs inside leaves no trace in the module, except in its parameters and in objects of other libraries.
+    """Whatever runs inside leaves no trace in the module, except in its parameters; see `Snapshot` for its reach.
 
     On leaving, the modes, buffers, tensors and containers of the module and its submodules hold what they held before:
     metrics are not updated, lists that collect outputs do not grow.
     """
-    kept: dict[int, tuple[Any, Any]] = {}
-    for part in module.modules():
-        _keep(vars(part), kept)
+    before = Snapshot(module, apart=module.parameters())
     try:
         yield
     finally:
-        for holder, content in kept.values():
-            _put_back(holder, content)
+        before.put_back()
 
 
 @contextmanager
@@ -49,7 +46,8 @@ def parameters_kept(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for p, values in before:
-            _put_back(p, values)
+            if not same_tensor(p, values):
+                write_tensor(p, values)
 
 
 @contextmanager
@@ -59,9 +57,8 @@ def state_unchanged(module: nn.Module) -> Iterator[None]:
     Values are compared, so writing through `.data`, which autograd does not see, is found too. After any error
     parameters and buffers hold what they did before: a checkpoint saved then would release what was written.
     """
-    members = [held for part in module.modules() for held in (part._parameters, part._buffers, part._modules)]
-    kept = [(held, dict(held)) for held in members]
-    tensors, before, beside = _tensors(module), named_tensors(module), saved_beside_tensors(module)
+    kept = [(held, dict(held)) for held in (*registers(module), *(part._modules for part in module.modules()))]
+    tensors, before, beside = parameters_and_buffers(module), named_tensors(module), saved_beside_tensors(module)
     try:
         yield
         check_unchanged(module, before, beside)
@@ -69,11 +66,44 @@ def state_unchanged(module: nn.Module) -> Iterator[None]:
         raise
     except BaseException:  # Ctrl-C too, after which a checkpoint is saved
         for held, content in kept:
-            _put_back(held, content)
+            held.clear()
+            held.update(content)
         for name, tensor in tensors.items():
             if not _same(tensor, before[name]):
                 tensor.data = before[name]
         raise
+
+
+def changed_alike(module: nn.Module, runs: Iterable[Callable[[], object]]) -> tuple[str, ...]:
+    """Names of the buffers that all runs, each from the same state, change to the same values; no trace is left."""
+    outcomes = []
+    for run in runs:
+        with untouched(module):
+            before = named_tensors(module)
+            run()
+            after = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+        outcomes.append({name: value for name, value in after.items() if not _same(value, before.get(name))})
+    first, *others = outcomes
+    return tuple(name for name, value in first.items() if all(_same(other.get(name), value) for other in others))
+
+
+@contextmanager
+def buffers_copied(module: nn.Module, names: Iterable[str]) -> Iterator[None]:
+    """Inside, these buffers are copies of themselves: what is written to them is lost."""
+    owners = [(module.get_submodule(owner)._buffers, name) for owner, _, name in (n.rpartition(".") for n in names)]
+    originals = [buffers[name] for buffers, name in owners]
+    for (buffers, name), original in zip(owners, originals, strict=True):
+        buffers[name] = None if original is None else original.clone()
+    try:
+        yield
+    finally:
+        for (buffers, name), original in zip(owners, originals, strict=True):
+            buffers[name] = original
+
+
+def registers(module: nn.Module) -> list[dict[str, Any]]:
+    """The dicts in which the module and its parts have their parameters and buffers."""
+    return [held for part in module.modules() for held in (part._parameters, part._buffers)]
 
 
 def check_unchanged(module: nn.Module, before: Mapping[str, Tensor], beside: Mapping[str, Any]) -> None:
@@ -82,25 +112,26 @@ def check_unchanged(module: nn.Module, before: Mapping[str, Tensor], beside: Map
     if changed:
         raise ConfigurationError(
             f"training_step changes {', '.join(changed)}: what it computes there from the records would be released "
-            "without noise. Remove it (for norm layers: track_running_stats=False), freeze it with .eval(), or update "
-            "it from the weights alone, in on_train_batch_end."
+            "without noise. Remove it (for norm layers: track_running_stats=False), or freeze it with .eval(). A "
+            "buffer that is the same for all records, such as a count of steps, may stay; averages of weights can be "
+            "updated in on_train_batch_end."
         )
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Copies of the parameters and buffers."""
-    return {name: tensor.detach().clone() for name, tensor in _tensors(module).items()}
+    return {name: tensor.detach().clone() for name, tensor in parameters_and_buffers(module).items()}
 
 
 def changed_tensors(module: nn.Module, before: Mapping[str, Tensor]) -> list[str]:
     """Names of the parameters and buffers that do not hold what they did, came or went."""
-    now = _tensors(module)
+    now = parameters_and_buffers(module)
     return [name for name in {**before, **now} if not _same(now.get(name), before.get(name))]
 
 
 def saved_beside_tensors(module: nn.Module) -> dict[str, Any]:
     """Copies of what a checkpoint would hold beside parameters and buffers: states of metrics, extra state."""
-    known = _tensors(module)
+    known = parameters_and_buffers(module)
     return {name: copy.deepcopy(value) for name, value in module.state_dict().items() if name not in known}
 
 
@@ -140,60 +171,17 @@ def _fingerprint(value: Any, depth: int = 3) -> Any:
     return id(value)
 
 
-def escaped_tensors(module: nn.Module) -> list[str]:
-    """Names of the attributes that hold tensors of a finished vmap, which nothing can read."""
-    return sorted(
-        name for name, value in attributes(module).items() if any(_is_batched(tensor) for tensor in _tensors_in(value))
-    )
-
-
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
+def parameters_and_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """The tensors that the module has registered, by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def _keep(value: Any, kept: dict[int, tuple[Any, Any]]) -> None:
-    if id(value) in kept or isinstance(value, nn.Parameter):
-        return
-    if isinstance(value, Tensor):
-        kept[id(value)] = (value, value.detach().clone())
-    elif isinstance(value, list | dict | set | tuple):
-        kept[id(value)] = (value, _shallow_copy(value))
-        for item in _items(value):
-            _keep(item, kept)
-
-
-def _put_back(holder: Any, content: Any) -> None:
-    if isinstance(holder, Tensor):
-        if not _same(holder, content):
-            with torch.no_grad():
-                holder.copy_(content)
-    elif isinstance(holder, list):
-        holder[:] = content
-    elif isinstance(holder, dict | set) and not _holds_the_same(holder, content):
-        holder.clear()
-        holder.update(content)
-
-
-def _shallow_copy(value: Any) -> Any:
-    kind = next(kind for kind in (list, dict, set, tuple) if isinstance(value, kind))
-    return kind(value)
 
 
 def _items(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
 
 
-def _holds_the_same(holder: Any, content: Any) -> bool:
-    if isinstance(holder, set):
-        return holder == content
-    return list(holder) == list(content) and all(holder[key] is content[key] for key in content)
-
-
 def _same(tensor: Tensor | None, values: Tensor | None) -> bool:
-    if tensor is None or values is None or tensor.shape != values.shape or tensor.dtype != values.dtype:
-        return False
-    # A NaN that stays is not a change.
-    return torch.equal(tensor, values) or bool(((tensor == values) | ((tensor != tensor) & (values != values))).all())
+    return tensor is not None and values is not None and same_tensor(tensor, values)
 
 
 def _equal(first: Any, second: Any) -> bool:
@@ -207,20 +195,3 @@ def _equal(first: Any, second: Any) -> bool:
         return pickle.dumps(first) == pickle.dumps(second)
     except Exception:  # what cannot be compared may have changed
         return False
-
-
-def _is_batched(tensor: Tensor) -> bool:
-    functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(tensor):
-        if functorch.is_batchedtensor(tensor):
-            return True
-        tensor = functorch.get_unwrapped(tensor)
-    return False
-
-
-def _tensors_in(value: Any, seen: frozenset[int] = frozenset()) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | dict | set | tuple) and id(value) not in seen:
-        for item in _items(value):
-            yield from _tensors_in(item, seen | {id(value)})

@@ -1,0 +1,48 @@
+"""What code that runs on private records leaves behind in the module, the trainer and its callbacks: it is put back."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lightning.pytorch import LightningModule
+
+from lightning_gep.gradients.snapshot import NOT_FOLLOWED, Snapshot, package
+from lightning_gep.gradients.state import parameters_and_buffers, registers
+
+
+def snapshot(module: LightningModule) -> Snapshot:
+    """What training_step, or a hook on a layer, could overwrite, but for parameters and buffers.
+
+    Those are compared by `state_unchanged`: there a change is an error.
+    """
+    return Snapshot(*_reachable(module), apart=[*parameters_and_buffers(module).values(), *registers(module)])
+
+
+@contextmanager
+def no_trace(module: LightningModule) -> Iterator[None]:
+    """Whatever is left behind inside, parameters and buffers apart, is gone on leaving."""
+    before = snapshot(module)
+    try:
+        yield
+    finally:
+        before.put_back()
+
+
+def leaves_traces(module: LightningModule, call: Callable[[], object]) -> bool:
+    """Whether a call leaves anything behind, in buffers too; it is put back."""
+    before = Snapshot(*_reachable(module), apart=module.parameters())
+    try:
+        call()
+    finally:
+        changed = before.put_back()
+    return changed
+
+
+def _reachable(module: LightningModule) -> list[Any]:
+    """All that a training step gets hold of and that is saved, or decides on something, later."""
+    trainer: Any = module._trainer
+    if trainer is None:
+        return [module]
+    schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+    callbacks = [callback for callback in trainer.callbacks if package(type(callback)) not in NOT_FOLLOWED]
+    return [module, *trainer.optimizers, *schedulers, *callbacks, trainer, trainer._logger_connector]
