@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
@@ -56,6 +56,7 @@ from lightning_gep.statistics import BatchStatistics
 from lightning_gep.step_gradients import StepGradients
 from lightning_gep.subspace import BasisSource, NoSubspace
 from lightning_gep.thresholds import Thresholds
+from lightning_gep.transfer import TransferGuard, in_a_list
 from lightning_gep.validation import (
     SEVERAL_LOADERS,
     SEVERAL_OPTIMIZERS,
@@ -152,6 +153,7 @@ class GEPStrategy(AccountedStrategy):
         self._card: RunCard | None = None
         self._batch: Any = None
         self._log_guard: LogGuard | None = None
+        self._transfer_guard: TransferGuard | None = None
         self._own_randomness = ExitStack()
         self._diagnostics: Diagnostics | None = None
 
@@ -200,6 +202,7 @@ class GEPStrategy(AccountedStrategy):
         if not repeatable:
             self._own_randomness.enter_context(random_state_kept())
             renew_random_states()
+        self._transfer_guard = TransferGuard(self._module, trainer, reveal_errors=self.log_nonprivate)
         self._log_guard = LogGuard(
             self._module, self._notice_of_a_log, pass_on=self.log_nonprivate, batch_size=sampler.expected_batch_size
         )
@@ -219,7 +222,8 @@ class GEPStrategy(AccountedStrategy):
 
     @override
     def on_train_start(self) -> None:
-        if not isinstance(self._trainer.train_dataloader, PoissonLoader):
+        loader: Any = self._trainer.train_dataloader
+        if not isinstance(loader[0] if in_a_list(self._trainer) else loader, PoissonLoader):
             raise ConfigurationError(SEVERAL_LOADERS)
         self._check_weights(trust=self.trust_checkpoint)  # those of the first step: hooks may have loaded some
         if self._card is not None:
@@ -390,9 +394,10 @@ class GEPStrategy(AccountedStrategy):
 
     def _like_a_training_batch(self, batch: Any) -> Any:
         """A public batch with all that Lightning does to a batch before training_step sees it."""
-        batch = self.precision_plugin.convert_input(batch)
+        batch = self.precision_plugin.convert_input([batch] if in_a_list(self._trainer) else batch)
         # With the underscore: it also finds the hook where it belongs to the datamodule, as training does.
-        return super().batch_to_device(self._module._on_before_batch_transfer(batch, dataloader_idx=0))
+        batch = LightningModule._on_before_batch_transfer(self._module, batch)
+        return super().batch_to_device(batch)
 
     def diagnostics(self) -> dict[str, float]:
         """What clipping did at the last step. Functions of private data: not covered by ε."""
@@ -421,6 +426,9 @@ class GEPStrategy(AccountedStrategy):
         if self._log_guard is not None:
             self._log_guard.remove()
             self._log_guard = None
+        if self._transfer_guard is not None:
+            self._transfer_guard.remove()
+            self._transfer_guard = None
         self._own_randomness.close()
         super().teardown()
 

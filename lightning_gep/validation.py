@@ -17,13 +17,16 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
 )
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.same_records import check_no_repeats, share_records
 
 SEVERAL_LOADERS = (
-    "The training data comes from several loaders. Use one DataLoader: combined loaders have no single batch to sample."
+    "The training data comes from several loaders, or from a list or dict that train_dataloader() returns. Return one "
+    "DataLoader: combined loaders have no single batch to sample."
 )
 SEVERAL_OPTIMIZERS = (
     "configure_optimizers returns several optimizers; one private gradient can serve one. Return a single optimizer "
@@ -141,6 +144,8 @@ def check_loader(loader: Any) -> DataLoader[Any]:
             "DataLoader(..., batch_size=...): the strategy draws the batches itself."
         )
     sampler = loader.sampler
+    if type(sampler) is SubsetRandomSampler:
+        return _with_records(loader, records_read(loader))
     uniform = isinstance(sampler, SequentialSampler | DistributedSampler) or (
         isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == len(loader.dataset)
     )
@@ -153,16 +158,42 @@ def check_loader(loader: Any) -> DataLoader[Any]:
     return loader
 
 
+def records_read(loader: Any) -> Any:
+    """The data set of a loader, or the part of it that its sampler is limited to."""
+    data = getattr(loader, "dataset", loader)
+    sampler = getattr(loader, "sampler", None)
+    return Subset(data, list(sampler.indices)) if type(sampler) is SubsetRandomSampler else data
+
+
+def _with_records(loader: DataLoader[Any], dataset: Dataset[Any]) -> DataLoader[Any]:
+    """The loader for another data set, all of it."""
+    return DataLoader(
+        dataset,
+        batch_size=loader.batch_size,
+        shuffle=True,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        drop_last=loader.drop_last,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context if loader.num_workers else None,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )
+
+
 def check_held_out(validation_loader: Any, training_data: Dataset[Any]) -> None:
     """Raises ConfigurationError if a validation loader of a fit reads training records, as `share_records` tells."""
-    data = getattr(validation_loader, "dataset", validation_loader)
+    data = records_read(validation_loader)
     if share_records(data, training_data):
         raise ConfigurationError(
             f"The validation data of this fit ({type(data).__name__}) holds training records: both draw on the same "
             "data set. What validation computes from them has no noise, is logged, and may decide which weights are "
-            "kept and when training ends. Hold out other records, e.g. by torch.utils.data.random_split (a sampler is "
-            "not enough), or set limit_val_batches=0. Training records can be looked at by trainer.validate after "
-            "training, which no ε covers."
+            "kept and when training ends. Hold out other records, e.g. by torch.utils.data.random_split or a "
+            "SubsetRandomSampler in each loader, or set limit_val_batches=0. Training records can be looked at by "
+            "trainer.validate after training, which no ε covers."
         )
 
 

@@ -329,7 +329,7 @@ def mixup(items):
         ),
         (
             lambda: CombinedLoader({"a": loader(), "b": loader()}),
-            r"comes from several loaders. Use one DataLoader",
+            r"comes from several loaders, or .* Return one DataLoader",
         ),
         (
             lambda: DataLoader(ConcatDataset([records()] * 2), batch_size=12),
