@@ -72,9 +72,9 @@ class Backend(ABC):
         before = _versions(self.module)
         at_once = (pieces_of or self.records_at_once or size) if self.together else 1
 
-        def piece(*arguments: Any, **out: Any) -> Tensor:
+        def piece(part: Any, count: int, out: Tensor | None = None) -> Tensor:
             try:
-                return self.piece(*arguments, begin_with, **out)
+                return self.piece(part, count, begin_with, out)
             finally:
                 put_back()
 
