@@ -143,9 +143,9 @@ def check_loader(loader: Any) -> DataLoader[Any]:
             f"The train loader has its own batch sampler ({type(loader.batch_sampler).__name__}). Use "
             "DataLoader(..., batch_size=...): the strategy draws the batches itself."
         )
+    if type(loader.sampler) is SubsetRandomSampler:
+        loader = _with_records(loader, records_read(loader))
     sampler = loader.sampler
-    if type(sampler) is SubsetRandomSampler:
-        return _with_records(loader, records_read(loader))
     uniform = isinstance(sampler, SequentialSampler | DistributedSampler) or (
         isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == len(loader.dataset)
     )

@@ -173,7 +173,8 @@ class MixesInTrainingStepLater(Classifier):
 class MixesAtTimesLater(Classifier):
     def training_step(self, batch, batch_idx):
         x, y = batch
-        mixed = self.current_epoch > 0 and torch.rand(1).item() < 1e-4
+        # As many numbers as records: of one for all, hooks would leave the rest to a loop, which mixes nothing.
+        mixed = self.current_epoch > 0 and torch.rand(len(x))[0].item() < 1e-4
         return super().training_step((pairs(x), y) if mixed else batch, batch_idx)
 
 

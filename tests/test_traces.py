@@ -18,6 +18,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.functional import FunctionalGradients
+from lightning_gep.gradients.loop import LoopGradients
 from lightning_gep.gradients.snapshot import Snapshot
 from lightning_gep.groups import ParameterGroups
 from tests.test_strategy import plain_training
@@ -332,6 +333,28 @@ def test_no_piece_of_a_microbatch_meets_what_was_kept_of_another():
     rows = gradients(batch, pieces_of=2, put_back=Snapshot(module).put_back)
     torch.testing.assert_close(rows, expected)
     assert module.total == 0.0
+
+
+class Remembers(Classifier):
+    """A record weighs as much as the loss of the one before it."""
+
+    before = 1.0
+
+    def training_step(self, batch, batch_idx=0):
+        loss = super().training_step(batch, batch_idx)
+        weighted, self.before = loss * self.before, float(loss)
+        return weighted
+
+
+def test_in_a_loop_no_record_meets_what_was_kept_of_another():
+    module = Remembers()
+    gradients = LoopGradients(module, module.training_step, ParameterGroups.from_module(module))
+    x, y = records(5).tensors
+    module.log = lambda *_: None
+    put_back = Snapshot(module).put_back
+    alone = torch.cat([gradients((x[i : i + 1], y[i : i + 1]), put_back=put_back) for i in range(5)])
+    torch.testing.assert_close(gradients((x, y), pieces_of=4, put_back=put_back), alone, rtol=0, atol=0)
+    assert not torch.equal(gradients((x, y)), alone), "without it they do"
 
 
 class Texts(Keeping):

@@ -23,6 +23,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
     default_collate,
@@ -334,6 +335,10 @@ def mixup(items):
         (
             lambda: DataLoader(ConcatDataset([records()] * 2), batch_size=12),
             r"holds 60 records more than once \(up to 2 times\).*no data set twice in a ConcatDataset",
+        ),
+        (
+            lambda: loader(sampler=SubsetRandomSampler([*range(20), 3, 3]), shuffle=False),
+            r"holds 1 record more than once \(up to 3 times\)",
         ),
         (lambda: loader(collate_fn=mixup), r"collate function mixes records \(like MixUp or CutMix"),
         (lambda: loader(batch_size=61), r"expected batch size 61 is above the number of records 60"),
