@@ -15,6 +15,7 @@ from recipes import (
     tuning,
 )
 from recipes.running.cells import Run
+from recipes.running.comparison import Pair
 
 TABLES = (
     no_privacy.TABLE,
@@ -30,6 +31,41 @@ TABLES = (
     accuracy_against_k.TABLE,
     random_basis.TABLE,
 )
+
+PAIRS = (
+    Pair("MNIST, ε = 2, the paper's settings", table1.TABLE, "mnist_gp_eps2", "mnist_gep_eps2", "mnist"),
+    Pair(
+        "… with smaller thresholds",
+        thresholds.TABLE,
+        "mnist_gp_eps2_threshold_alone",
+        "mnist_gep_eps2_thresholds_alone",
+        "mnist",
+    ),
+    Pair("MNIST, ε = 2, our settings", mnist_epsilon2.TABLE, "mnist_best_gp", "mnist_best", "mnist"),
+    Pair("MNIST, ε = 5, our settings", mnist_larger_epsilon.TABLE, "gp_eps5", "gep_eps5", "mnist"),
+    Pair("MNIST, ε = 8, our settings", mnist_larger_epsilon.TABLE, "gp_eps8", "gep_eps8", "mnist"),
+    *(
+        Pair(
+            f"features of CIFAR-10, ε = {epsilon.replace('_', '.')}",
+            linear_probe.TABLE,
+            f"gp_eps{epsilon}",
+            f"gep_eps{epsilon}_half",
+            "linear_probe",
+        )
+        for epsilon in ("0_1", "0_5", "1", "2")
+    ),
+    Pair(
+        "SVHN (73 257 images), ε = 5, the paper's settings",
+        table1.TABLE,
+        "svhn_ordinary_gp_eps5",
+        "svhn_ordinary_gep_eps5",
+        "svhn",
+    ),
+    Pair(
+        "CIFAR-10, ε = 2, the paper's settings", table1.TABLE, "cifar10_gp_eps2", "cifar10_tracked_gep_eps2", "cifar10"
+    ),
+)
+"""GP and GEP where they can be compared; a pair stands in the summary once both are run."""
 
 
 def runs_in_order() -> list[Run]:

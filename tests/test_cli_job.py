@@ -142,7 +142,7 @@ def test_a_job_without_privacy_is_plain_training_and_says_so(tmp_path, monkeypat
             train(plain(tmp_path))
     record = train(plain(tmp_path), ["mechanism=none"])
     assert (record.status, record.attempts, record.step, record.planned_steps) == ("finished", 2, STEPS, STEPS)
-    assert record.privacy == {"private": False, "epsilon": math.inf, "steps": STEPS}
+    assert record.privacy == {"private": False, "epsilon": math.inf, "steps": STEPS, "sample_rate": 1 / STEPS_AN_EPOCH}
     assert record.metrics["test/accuracy"] > 0.15
     assert not list(tmp_path.rglob("*.ledger"))
     assert not list(tmp_path.rglob("privacy_card*")), "there is nothing that a card could promise"

@@ -76,7 +76,8 @@ def note_progress(record: RunRecord, trainer: Trainer) -> None:
         record.privacy = strategy.privacy.report()
         record.planned_steps = strategy.privacy.plan.planned_steps
     elif record.without_privacy:
-        record.privacy = {"private": False, "epsilon": math.inf, "steps": record.step}
+        share = 1 / trainer.num_training_batches if trainer.num_training_batches else None
+        record.privacy = {"private": False, "epsilon": math.inf, "steps": record.step, "sample_rate": share}
         planned = trainer.estimated_stepping_batches
         record.planned_steps = int(planned) if math.isfinite(planned) else None
 

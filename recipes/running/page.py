@@ -6,7 +6,8 @@ from importlib import import_module
 from pathlib import Path
 
 from lightning_gep.report.text import counted
-from recipes.all_tables import TABLES
+from recipes.all_tables import PAIRS, TABLES
+from recipes.running import comparison
 from recipes.running.cells import Table
 from recipes.running.outcome import RESULTS, Result, results_of
 from recipes.running.overview import README, drawn, ours, overview
@@ -18,6 +19,9 @@ INTRODUCTION = """\
 
 Written by `python -m recipes.results` from the files in `runs/`; a figure that is changed by hand fails a test. `make
 results DATA=directory` runs what is missing, and `recipes/README.md` tells the command of each table.
+
+(summary)
+## How to read the tables
 
 - **published**: test accuracy in percent, as the paper prints it; ± where it gives a standard deviation.
 - **its true ε**: what the noise of the authors' code gives by privacy loss distributions (PLD), at the same δ, if
@@ -32,6 +36,7 @@ results DATA=directory` runs what is missing, and `recipes/README.md` tells the 
 
 In pictures, dotted lines are published figures; curves are single runs, and nothing was chosen by looking at them.
 """
+SUMMARY = "(summary)\n"
 FIGURES = {
     "gradient_norms": (
         "Noise norm against gradient norm",
@@ -61,6 +66,7 @@ def write_page(output: Path = RESULTS) -> None:
 
     output.mkdir(parents=True, exist_ok=True)
     draw_all(TABLES, output)
+    comparison.draw(PAIRS, output)
     (output / PAGE).write_text(page(output), "utf-8")
     if output == RESULTS:
         README.write_text(overview(README.read_text("utf-8"), TABLES, FIGURES), "utf-8")
@@ -69,7 +75,8 @@ def write_page(output: Path = RESULTS) -> None:
 def page(output: Path = RESULTS) -> str:
     """The whole page."""
     results = {table.name: results_of(table, output) for table in TABLES}
-    lines = INTRODUCTION.splitlines()
+    opening, legend = INTRODUCTION.split(SUMMARY)
+    lines = [*opening.splitlines(), *comparison.summary(PAIRS, output), "", *legend.strip().splitlines()]
     for table in TABLES:
         lines += ["", *section(table, results[table.name], heading="## ")]
         lines += [line for name in pictures(table, results[table.name]) for line in ("", f"![{table.title}]({name})")]
