@@ -181,5 +181,5 @@ def test_tab_completes_groups_keys_and_options(tmp_path):
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
         return done.stdout.split()
 
-    assert completed("gep-train mechanism=") == ["mechanism=bgep", "mechanism=gep", "mechanism=gp"]
+    assert completed("gep-train mechanism=") == [f"mechanism={name}" for name in ("bgep", "gep", "gp", "none")]
     assert "privacy.epsilon=" in completed("gep-train privacy.")

@@ -59,7 +59,7 @@ def test_a_backbone_is_opened_when_there_are_too_few_groups():
 def test_by_default_a_resnet_has_five_groups_of_about_equal_size():
     groups = ParameterGroups.from_module(ResNet20())
     assert groups.members == ParameterGroups.from_module(ResNet20(), 5).members
-    assert groups.names[:3] == ("input.0", "stage2.2.norm1", "stage3.0.norm2")
+    assert groups.names[:3] == ("input.0", "stage2.2.convolution2", "stage3.1.convolution1")
     assert max(groups.sizes) < groups.num_parameters / 3
 
 
