@@ -252,7 +252,7 @@ def test_an_interrupted_run_is_continued_by_the_same_command(mnist, tmp_path, mo
 
 def assert_names_no_path(parked, path):
     files = [file for file in parked.rglob("*") if file.is_file()]
-    assert {file.suffix for file in files} == {".json", ".csv", ".ledger", ".ckpt"}
+    assert {file.suffix for file in files} == {".json", ".csv", ".ledger", ".weights", ".ckpt"}
     assert not [file.name for file in files if str(path).encode() in file.read_bytes()]
 
 

@@ -10,7 +10,7 @@ from lightning_gep.resumption import CHECKPOINT_KEY, without_basis
 from lightning_gep.runs import RUN_FILE, RunRecord, read_json, write_json
 
 CHECKPOINT = Path("checkpoints") / "last.ckpt"
-AS_THEY_ARE = ("metrics/*.csv", "privacy/*.ledger")
+AS_THEY_ARE = ("metrics/*.csv", "privacy/*")
 RUN, DATA = "<run>", "<data>"
 """What stands for the directories of a machine in a record that leaves it."""
 
