@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from scipy.stats import norm
 
 from recipes.pate.__main__ import main
 from recipes.pate.accounting import ORDERS, budget_for, data_dependent_epsilon, epsilon_of, gaussian_rdp
+from recipes.pate.page import FOLDER, section
 from recipes.pate.voting import Answers, Voting, ask, probability_of_an_answer, probability_of_another
 from tests import data_files
 
@@ -102,6 +104,10 @@ def test_the_command_runs_and_says_which_figures_are_private_themselves(tmp_path
     assert row["epsilon"] <= 9000
     assert "nonprivate_majority" in figures
     assert 0 <= row["test_accuracy"] <= 1
+    shutil.move(tmp_path / "out", tmp_path / FOLDER)
+    lines = section(tmp_path)
+    assert lines[0] == "## PATE"
+    assert lines[-2].startswith("| MNIST, ε = 9000, 4 teachers | – | ")
 
 
 @pytest.mark.parametrize(

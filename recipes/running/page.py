@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lightning_gep.report.text import counted
 from recipes.all_tables import PAIRS, TABLES
+from recipes.pate import page as pate
 from recipes.running import comparison
 from recipes.running.cells import Table
 from recipes.running.outcome import RESULTS, Result, results_of
@@ -80,7 +81,7 @@ def page(output: Path = RESULTS) -> str:
     for table in TABLES:
         lines += ["", *section(table, results[table.name], heading="## ")]
         lines += [line for name in pictures(table, results[table.name]) for line in ("", f"![{table.title}]({name})")]
-    lines += ["", *figure_section(output)]
+    lines += ["", *pate.section(output), *figure_section(output)]
     lines += ["", *machine_section([r for cells in results.values() for found in cells.values() for r in found])]
     return "\n".join(lines) + "\n"
 
