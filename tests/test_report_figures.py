@@ -81,6 +81,7 @@ def test_a_run_without_noise_is_a_level_line_and_marked():
     level = plot.traces[-1]
     assert level["y"] == [97.0, 97.0]
     assert level["x"][0] < 2 < 4 < level["x"][1]
+    assert level["line"]["dash"] == "dash"
     assert plot.legend[-1].label == "GEP, not private"
 
 

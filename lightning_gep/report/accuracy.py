@@ -190,7 +190,7 @@ def _level(point: Point, ticks: list[float], group: str, style: Style, name: str
     ends = [ticks[0] * 0.9, ticks[-1] * 1.1]
     text = f"{name}\nε = ∞: {point.shown} %\n{counted(len(point.runs), 'run')}"
     return trace(
-        ends, [point.mean] * 2, [text] * 2, group=group, style=Style(style.colour, style.symbol, "dot"), mode="lines"
+        ends, [point.mean] * 2, [text] * 2, group=group, style=Style(style.colour, style.symbol, "dash"), mode="lines"
     )
 
 
