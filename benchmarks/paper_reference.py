@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lightning_gep.groups import ParameterGroups
+from lightning_gep.algorithm.groups import ParameterGroups
 
 Gradients = Callable[[Tensor, Tensor], Tensor]
 """Records and labels → their gradients (n × p)."""

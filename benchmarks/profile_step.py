@@ -20,14 +20,14 @@ import torch
 from benchmarks.contenders import gep
 from benchmarks.run import HERE
 from benchmarks.settings import SETTINGS, Setting
-from lightning_gep import mechanism
-from lightning_gep.account import PrivacyAccount
-from lightning_gep.basis import Basis
+from lightning_gep.algorithm import gep as mechanism
+from lightning_gep.algorithm.basis import Basis
+from lightning_gep.algorithm.noise import SystemNoise
 from lightning_gep.gradients.interface import Backend
-from lightning_gep.noise import SystemNoise
-from lightning_gep.poisson_loader import PoissonLoader
-from lightning_gep.settings import DEFAULT_REFRESH
-from lightning_gep.shared_basis import SharedBasis
+from lightning_gep.privacy.account import PrivacyAccount
+from lightning_gep.strategy.poisson_loader import PoissonLoader
+from lightning_gep.strategy.settings import DEFAULT_REFRESH
+from lightning_gep.strategy.shared_basis import SharedBasis
 
 REST = "Lightning, optimizer and the rest"
 ORDER = (

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.machine import description
-from lightning_gep.basis import Basis
+from lightning_gep.algorithm.basis import Basis
+from lightning_gep.algorithm.groups import Grouping, ParameterGroups
+from lightning_gep.algorithm.subspace import PowerSubspace
+from lightning_gep.algorithm.tracked import TrackedSubspace
 from lightning_gep.gradients.functional import FunctionalGradients
-from lightning_gep.groups import Grouping, ParameterGroups
-from lightning_gep.models.resnet20 import ResNet20
-from lightning_gep.subspace import PowerSubspace
-from lightning_gep.tracking import TrackedSubspace
+from recipes.models.resnet20 import ResNet20
 
 SCHEDULES: list[tuple[int, int, float, Grouping]] = [
     (1, 25, 0.95, "tree"),

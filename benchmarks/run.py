@@ -23,7 +23,7 @@ from benchmarks.measure import laps
 from benchmarks.plots import draw_settings
 from benchmarks.settings import FULL, QUICK, Setting
 from benchmarks.tables import markdown
-from lightning_gep.settings import DEFAULT_ANCHORS, DEFAULT_REFRESH
+from lightning_gep.strategy.settings import DEFAULT_ANCHORS, DEFAULT_REFRESH
 
 HERE = Path(__file__).parent
 REFRESHED = {"bgep", "gep", "gep_auto", "gep_tree"}

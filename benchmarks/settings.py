@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_gep.groups import Grouping, ParameterGroups
-from lightning_gep.models.linear_probe import LinearProbe
-from lightning_gep.models.mnist_cnn import MnistCNN
-from lightning_gep.models.resnet20 import ResNet20
-from lightning_gep.models.text_encoder import TextEncoder
+from lightning_gep.algorithm.groups import Grouping, ParameterGroups
+from recipes.models.linear_probe import LinearProbe
+from recipes.models.mnist_cnn import MnistCNN
+from recipes.models.resnet20 import ResNet20
+from recipes.models.text_encoder import TextEncoder
 
 CLASSES = 10
 PROBES = (1024, 4096, 16384, 65536)

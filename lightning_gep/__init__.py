@@ -8,15 +8,15 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lightning_gep.account import PrivacyAccount
-from lightning_gep.calibration import Calibration, calibrate
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
+from lightning_gep.privacy.account import PrivacyAccount
+from lightning_gep.privacy.calibration import Calibration, calibrate
 
 if TYPE_CHECKING:
-    from lightning_gep.callbacks import PrivacyBudget, PrivacyMonitor
-    from lightning_gep.data.random_labels import RandomLabels
-    from lightning_gep.performance import PerformanceMonitor
-    from lightning_gep.strategy import GEPStrategy
+    from lightning_gep.strategy.callbacks import PrivacyBudget, PrivacyMonitor
+    from lightning_gep.strategy.performance import PerformanceMonitor
+    from lightning_gep.strategy.random_labels import RandomLabels
+    from lightning_gep.strategy.strategy import GEPStrategy
 
 __all__ = [
     "BudgetExhaustedError",
@@ -33,11 +33,11 @@ __all__ = [
 ]
 
 _ON_FIRST_USE = {
-    "GEPStrategy": "lightning_gep.strategy",
-    "PerformanceMonitor": "lightning_gep.performance",
-    "PrivacyBudget": "lightning_gep.callbacks",
-    "PrivacyMonitor": "lightning_gep.callbacks",
-    "RandomLabels": "lightning_gep.data.random_labels",
+    "GEPStrategy": "lightning_gep.strategy.strategy",
+    "PerformanceMonitor": "lightning_gep.strategy.performance",
+    "PrivacyBudget": "lightning_gep.strategy.callbacks",
+    "PrivacyMonitor": "lightning_gep.strategy.callbacks",
+    "RandomLabels": "lightning_gep.strategy.random_labels",
 }
 
 
@@ -48,4 +48,4 @@ def __getattr__(name: str) -> Any:
 
 
 if "lightning.pytorch" in sys.modules:
-    import_module("lightning_gep.strategy")
+    import_module("lightning_gep.strategy.strategy")

@@ -2,9 +2,9 @@
 
 from itertools import product
 
-from lightning_gep.data.image_sets import PRIVATE
-from lightning_gep.report.published import NAMES
+from lightning_gep.reporting.published import NAMES
 from recipes import no_privacy
+from recipes.data.image_sets import PRIVATE
 from recipes.running.cells import Cell, Table
 
 DATA = ("cifar10", "svhn")

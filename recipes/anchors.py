@@ -1,6 +1,6 @@
 """The appendix' table over m, the number of anchor gradients: CIFAR-10 at ε = 8. Run: python -m recipes.anchors"""
 
-from lightning_gep.report.published import NAMES, RESULTS
+from lightning_gep.reporting.published import NAMES, RESULTS
 from recipes import no_privacy
 from recipes.running.cells import Cell, Table
 

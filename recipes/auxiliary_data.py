@@ -1,6 +1,6 @@
 """The appendix' table of public images: GEP on CIFAR-10 at ε = 8. Run: python -m recipes.auxiliary_data"""
 
-from lightning_gep.report.published import RESULTS
+from lightning_gep.reporting.published import RESULTS
 from recipes import no_privacy
 from recipes.running.cells import Cell, Table
 

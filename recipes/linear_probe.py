@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from lightning_gep.report.published import NAMES
+from lightning_gep.reporting.published import NAMES
 from recipes import no_privacy
 from recipes.running.cells import Cell, Table
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from lightning_gep.cli.configs import config_directory
-from lightning_gep.report.published import EPSILONS, RESULTS, figures_of
+from lightning_gep.reporting.published import EPSILONS, RESULTS, figures_of
 from recipes import no_privacy
 from recipes.running.cells import Cell, Table
 

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from lightning_gep.report.published import EPSILONS, NAMES, RESULTS, figures_of
+from lightning_gep.reporting.published import EPSILONS, NAMES, RESULTS, figures_of
 from recipes import no_privacy
 from recipes.running.cells import Cell, Table
 

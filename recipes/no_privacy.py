@@ -1,7 +1,7 @@
 """The row without privacy that every table is read against. Run: python -m recipes.no_privacy"""
 
-from lightning_gep.data.image_sets import PRIVATE
-from lightning_gep.report.published import RESULTS
+from lightning_gep.reporting.published import RESULTS
+from recipes.data.image_sets import PRIVATE
 from recipes.running.cells import Cell, Table
 
 ORDINARY_SVHN, WITHOUT_EXTRA = "73 257", ("data.extra=false",)

@@ -2,9 +2,9 @@
 
 from itertools import product
 
-from lightning_gep.data.image_sets import PRIVATE
 from recipes import no_privacy
 from recipes.accuracy_against_k import DATA, KS
+from recipes.data.image_sets import PRIVATE
 from recipes.running.cells import Cell, Table
 
 TABLE = Table(

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from itertools import product
 
-from lightning_gep.data.image_sets import PRIVATE
-from lightning_gep.report.published import EPSILONS, NAMES, PATE_NOTE, RESULTS, figures_of
+from lightning_gep.reporting.published import EPSILONS, NAMES, PATE_NOTE, RESULTS, figures_of
 from recipes import no_privacy
+from recipes.data.image_sets import PRIVATE
 from recipes.no_privacy import ORDINARY_SVHN, WITHOUT_EXTRA
 from recipes.running.cells import OUR_BASIS, Cell, Table
 

@@ -22,9 +22,9 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_gep.callbacks import PrivacyMonitor
-from lightning_gep.data import RandomLabels
-from lightning_gep.strategy import GEPStrategy
+from lightning_gep import RandomLabels
+from lightning_gep.strategy.callbacks import PrivacyMonitor
+from lightning_gep.strategy.strategy import GEPStrategy
 
 RANGE_ROW = re.compile(r"^[\w ]+\((?:mean|standard error|worst)\):\s+([\d.]+)\s+([\d.]+)\s*$", re.MULTILINE)
 

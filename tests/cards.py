@@ -1,9 +1,9 @@
 """Cards without training, for the tests of what is done with them."""
 
-from lightning_gep.account import PrivacyAccount
-from lightning_gep.card.content import RunFacts, run_card
-from lightning_gep.plan import PrivacyPlan
-from lightning_gep.variants import GEP
+from lightning_gep.privacy.account import PrivacyAccount
+from lightning_gep.privacy.card.content import RunFacts, run_card
+from lightning_gep.privacy.plan import PrivacyPlan
+from lightning_gep.privacy.variants import GEP
 
 MECHANISM = {
     "name": "gep", "noise_multiplier": 2.0, "clipping": "separate", "k": 10, "num_parameters": 100, "split": "optimal",

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from lightning_gep import ledger, noise
+from lightning_gep.algorithm import noise
+from lightning_gep.privacy import ledger
 from tests.resumable import every_step, run
 from tests.toys import strategy
 

@@ -1,4 +1,4 @@
-"""Peak memory of one step above the baseline after setup, in MB; run in a process of its own by test_memory.py.
+"""Peak memory of one step above the baseline after setup, in MB; run in its own process by strategy/test_memory.py.
 
 python -m tests.memory_probe stream|hold tracked|power ANCHORS RECORDS
 """
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from lightning_gep.mechanism import gradient_embedding_perturbation
-from lightning_gep.noise import SystemNoise
-from lightning_gep.subspace import PowerSubspace
-from lightning_gep.tracking import TrackedSubspace
-from lightning_gep.variants import GEP
+from lightning_gep.algorithm.gep import gradient_embedding_perturbation
+from lightning_gep.algorithm.noise import SystemNoise
+from lightning_gep.algorithm.subspace import PowerSubspace
+from lightning_gep.algorithm.tracked import TrackedSubspace
+from lightning_gep.privacy.variants import GEP
 
 SIZES, QUOTAS = (464, 14_112, 51_648, 205_696, 650), (2, 8, 16, 32, 2)  # ResNet20's groups, k = 60
 MICROBATCH = 25

@@ -12,7 +12,7 @@ import random
 from contextlib import contextmanager
 from pathlib import Path
 
-from lightning_gep.runs import write_json
+from lightning_gep.reporting.records import write_json
 
 STEPS, RATE, DELTA = 150, 256 / 1257, 1e-4
 NOISE = {1.0: 8.0645, 2.0: 4.4636, 4.0: 2.5562, 8.0: 1.5517}
@@ -42,7 +42,7 @@ def write_run(
     private=True,
     nonprivate=False,
     error=None,
-    data="lightning_gep.data.digits.DigitsDataModule",
+    data="recipes.data.digits.DigitsDataModule",
     job=None,
     overrides=None,
     metrics=None,
@@ -262,7 +262,7 @@ def _config(mechanism, k, epsilon, seed, data):
     return {
         "seed": seed,
         "data": {"_target_": data, "batch_size": 256},
-        "mechanism": {"_target_": "lightning_gep.strategy.GEPStrategy", "mechanism": mechanism, **size},
+        "mechanism": {"_target_": "lightning_gep.strategy.strategy.GEPStrategy", "mechanism": mechanism, **size},
         "privacy": {"epsilon": epsilon, "delta": DELTA, "accountant": "pld"},
         "trainer": {"max_epochs": 30},
     }

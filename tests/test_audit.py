@@ -14,8 +14,8 @@ from scipy.stats import chi2
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_gep.account import PrivacyAccount
-from lightning_gep.plan import PrivacyPlan
+from lightning_gep.privacy.account import PrivacyAccount
+from lightning_gep.privacy.plan import PrivacyPlan
 from tests.reference import dense, gaussian_delta, release_parts
 from tests.toys import strategy, trainer
 

@@ -21,8 +21,8 @@ from benchmarks.run import CONTENDERS, HERE, in_a_process, summary
 from benchmarks.scaling import points
 from benchmarks.settings import FULL, QUICK, SCALED, SETTINGS
 from benchmarks.tables import markdown
+from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.gradients.functional import FunctionalGradients
-from lightning_gep.groups import ParameterGroups
 from tests.toys import fresh_memory
 
 

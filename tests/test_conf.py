@@ -107,9 +107,7 @@ def test_a_misspelt_key_in_a_file_is_an_error_too(compose_train):
         make_trainer(compose_train("+privacy.epsilonn=2"))
 
 
-@pytest.mark.parametrize(
-    ("data", "dataset"), [("digits", "lightning_gep.data.digits.DigitsDataModule"), ("svhn", "svhn")]
-)
+@pytest.mark.parametrize(("data", "dataset"), [("digits", "recipes.data.digits.DigitsDataModule"), ("svhn", "svhn")])
 def test_wandb_knows_a_data_set_by_its_name_or_else_by_its_class(data, dataset, compose_train):
     assert compose_train("logger=wandb", f"data={data}").logger.wandb.dataset == dataset
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from lightning_gep.cli.configs import check_keys, config_directory
 from lightning_gep.cli.job import make_trainer, train
-from lightning_gep.report.published import RESULTS
+from lightning_gep.reporting.published import RESULTS
 from tests import small_runs
 
 CONF = config_directory()

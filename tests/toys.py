@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_gep.strategy import GEPStrategy
+from lightning_gep.strategy.strategy import GEPStrategy
 
 FEATURES, CLASSES, RECORDS = 6, 3, 60
 INF = float("inf")

@@ -4,11 +4,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lightning_gep.accounting import power_of_ten_below
-from lightning_gep.calibration import noise_multiplier_for
-from lightning_gep.cli.plan_sizes import Known, Sizes
+from lightning_gep.cli.plan.sizes import Known, Sizes
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.runs import NO_PRIVACY
+from lightning_gep.privacy.accounting import power_of_ten_below
+from lightning_gep.privacy.calibration import noise_multiplier_for
+from lightning_gep.reporting.records import NO_PRIVACY
 
 Event = dict[str, float | bool]
 """`sample_rate`, `noise_multiplier`, `steps` and `delta` of a run, and whether its draws are secret (`private`)."""

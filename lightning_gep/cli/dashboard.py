@@ -13,7 +13,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0, or one line on stderr and 2: not logged in, or something is not installed; 1: W&B said no."""
     asked = _parser().parse_args(arguments)
     try:
-        import lightning_gep.dashboard  # noqa: F401  # says what to install, if that is missing
+        import lightning_gep.loggers.dashboard  # noqa: F401  # says what to install, if that is missing
 
         if asked.json is not None:
             _write(asked.project, asked.entity or "", asked.json)
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(project: str, entity: str, target: str) -> None:
-    from lightning_gep.dashboard import dashboard, definition
+    from lightning_gep.loggers.dashboard import dashboard, definition
 
     text = json.dumps(definition(dashboard(project, entity)), indent=2, ensure_ascii=False) + "\n"
     if target == "-":
@@ -36,8 +36,8 @@ def _write(project: str, entity: str, target: str) -> None:
 def _push(project: str, entity: str | None) -> int:
     import wandb
 
-    from lightning_gep.dashboard import dashboard
-    from lightning_gep.wandb_login import logged_in
+    from lightning_gep.loggers.dashboard import dashboard
+    from lightning_gep.loggers.wandb_login import logged_in
 
     if not logged_in():
         return _give_up("not logged in to W&B. Run `wandb login`, or use --json FILE, which needs no account.", 2)

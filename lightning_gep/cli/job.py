@@ -12,17 +12,17 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
-from lightning_gep import ledger
-from lightning_gep.callbacks import PrivacyBudget, PrivacyMonitor
-from lightning_gep.checks import positive_integer
+from lightning_gep.arguments import positive_integer
 from lightning_gep.cli.configs import check_keys
 from lightning_gep.cli.failures import in_a_line
 from lightning_gep.cli.names import job_name
 from lightning_gep.cli.progress import JobProgress, last_checkpoint, note_progress
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.runs import NO_PRIVACY, RunRecord, keep_earlier_metrics, locked
-from lightning_gep.strategy import GEPStrategy
-from lightning_gep.wandb_logger import finish_runs, log_card, log_summary
+from lightning_gep.loggers.wandb import finish_runs, log_card, log_summary
+from lightning_gep.privacy import ledger
+from lightning_gep.reporting.records import NO_PRIVACY, RunRecord, keep_earlier_metrics, locked
+from lightning_gep.strategy.callbacks import PrivacyBudget, PrivacyMonitor
+from lightning_gep.strategy.strategy import GEPStrategy
 
 FREE_TO_CHANGE = {"output_dir", "threads", "logger", "callbacks", "sweep"}
 """What may differ when a job is continued: where things go and what is shown."""

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_gep.cli.summary import percent
-from lightning_gep.rounding import rounded_up
-from lightning_gep.runs import RunRecord, SweepRecord
+from lightning_gep.privacy.rounding import rounded_up
+from lightning_gep.reporting.records import RunRecord, SweepRecord
 
 SECONDS_BETWEEN_LOOKS = 1.0
 LINES_AROUND_THE_TABLE = 8

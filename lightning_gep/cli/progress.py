@@ -9,8 +9,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from typing_extensions import override
 
-from lightning_gep.runs import RunRecord
-from lightning_gep.strategy import GEPStrategy
+from lightning_gep.reporting.records import RunRecord
+from lightning_gep.strategy.strategy import GEPStrategy
 
 SECONDS_BETWEEN_WRITES = 1.0
 

@@ -16,9 +16,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     # plotly takes a moment to import: --help should not wait for it.
-    from lightning_gep.report.load import load
-    from lightning_gep.report.markdown import markdown
-    from lightning_gep.report.page import page
+    from lightning_gep.reporting.load import load
+    from lightning_gep.reporting.markdown import markdown
+    from lightning_gep.reporting.page import page
 
     try:
         if options.open and options.output == "-":

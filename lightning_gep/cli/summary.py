@@ -5,8 +5,8 @@ from typing import Any
 
 from rich.table import Table
 
-from lightning_gep.rounding import rounded_up
-from lightning_gep.runs import CARD_PAGE, RunRecord
+from lightning_gep.privacy.rounding import rounded_up
+from lightning_gep.reporting.records import CARD_PAGE, RunRecord
 
 
 def summary_table(record: RunRecord, directory: Path) -> Table:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 from typing_extensions import override
 
-from lightning_gep.checks import one_of
+from lightning_gep.arguments import one_of
 from lightning_gep.cli.candidates import planned_events
 from lightning_gep.cli.console import terminal
 from lightning_gep.cli.monitor import SweepMonitor, outcome_table
@@ -24,9 +24,9 @@ from lightning_gep.cli.names import job_name
 from lightning_gep.cli.summary import short_path
 from lightning_gep.cli.sweep_cards import write_sweep_cards
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.job_command import quoted
-from lightning_gep.repetitions import SHAPES, draw_repetitions
-from lightning_gep.runs import RunRecord, SweepRecord, locked
+from lightning_gep.privacy.repetitions import SHAPES, draw_repetitions
+from lightning_gep.reporting.records import RunRecord, SweepRecord, locked
+from lightning_gep.strategy.job_command import quoted
 
 NAMESPACE = "hydra_plugins.lightning_gep"
 EXTRAS = {"hydra_joblib_launcher": "joblib", "hydra_submitit_launcher": "submitit", "hydra_ray_launcher": "ray"}

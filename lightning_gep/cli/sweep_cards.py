@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from lightning_gep import ledger
-from lightning_gep.card import read_card, update_selection, write_sweep_card
-from lightning_gep.plan import PrivacyPlan
-from lightning_gep.runs import CARD_FILE, RunRecord, SweepRecord, read_json
-from lightning_gep.selection import sweep_selection
+from lightning_gep.privacy import ledger
+from lightning_gep.privacy.card import read_card, update_selection, write_sweep_card
+from lightning_gep.privacy.plan import PrivacyPlan
+from lightning_gep.privacy.selection import sweep_selection
+from lightning_gep.reporting.records import CARD_FILE, RunRecord, SweepRecord, read_json
 
 Card = dict[str, Any]
 

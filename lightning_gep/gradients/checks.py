@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.comparison import close, disagreement, magnitudes, relative_errors, worst
@@ -48,7 +49,6 @@ from lightning_gep.gradients.state import (
     saved_beside_tensors,
     untouched,
 )
-from lightning_gep.groups import ParameterGroups
 
 Outcome = TypeVar("Outcome")
 

@@ -4,7 +4,8 @@ from typing import Any
 
 from torch import nn
 
-from lightning_gep.checks import one_of
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.arguments import one_of
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.checks import check_loss, fault_of
 from lightning_gep.gradients.functional import FunctionalGradients
@@ -14,7 +15,6 @@ from lightning_gep.gradients.loop import LoopGradients
 from lightning_gep.gradients.memory import records_at_once
 from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.gradients.state import parameters_kept, untouched
-from lightning_gep.groups import ParameterGroups
 
 FASTEST_FIRST = ("functional", "hooks", "loop")
 

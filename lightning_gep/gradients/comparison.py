@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lightning_gep.groups import ParameterGroups
+from lightning_gep.algorithm.groups import ParameterGroups
 
 SHARE_OF_ROW = 0.1
 """A parameter's gradient may be zero by cancellation, with rounding errors of larger numbers: each parameter is

@@ -5,11 +5,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.gradients.batches import record_leaves, replace_leaves
 from lightning_gep.gradients.host_states import HostStates
 from lightning_gep.gradients.interface import Backend, GradientError, LossFunction, scalar
 from lightning_gep.gradients.recurrent import vectorised_recurrence
-from lightning_gep.groups import ParameterGroups
 
 
 class FunctionalGradients(Backend):

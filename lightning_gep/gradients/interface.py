@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.host_states import HostStates
-from lightning_gep.groups import ParameterGroups
 
 LossFunction: TypeAlias = Callable[[Any], Tensor]
 """A batch → the scalar loss of the user's training step on it, a mean over the records."""

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.gradients.interface import LossFunction, scalar
-from lightning_gep.groups import ParameterGroups
 
 
 def plain_gradient(

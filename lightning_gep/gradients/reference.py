@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import take
 from lightning_gep.gradients.comparison import close
@@ -18,7 +19,6 @@ from lightning_gep.gradients.plain import backward_gradient, plain_gradient
 from lightning_gep.gradients.precision import doubled, tolerance_of, widened
 from lightning_gep.gradients.randomness import quiet, seeded
 from lightning_gep.gradients.state import evaluation_mode, untouched
-from lightning_gep.groups import ParameterGroups
 
 SEED, OTHER_SEED = 1, 2
 REENTRANT = (

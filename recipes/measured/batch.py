@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_gep.clipping import clip_factors
-from lightning_gep.groups import ParameterGroups
-from lightning_gep.orthonormal import gram
-from lightning_gep.release import Part, Release
+from lightning_gep.algorithm.clipping import clip_factors
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.algorithm.linalg import gram
+from lightning_gep.privacy.release import Part, Release
 
 WHOLE = "all"
 """The name of all groups together."""

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from lightning_gep.data.image_sets import PRIVATE
+from recipes.data.image_sets import PRIVATE
 from recipes.running.svg import save_svg
 
 COLOURS = ("#1d3557", "#c1666b", "#6b9080", "#e4b363", "#7aa5d2", "#9a6fb0", "#8a8a8a", "#d1495b")

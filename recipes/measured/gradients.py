@@ -11,14 +11,14 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 
+from lightning_gep.algorithm.clipping import row_norms
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.algorithm.subspace import Anchors
 from lightning_gep.cli.configs import config_directory
-from lightning_gep.clipping import row_norms
-from lightning_gep.data.splits import drawn_rows
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import Backend, choose_backend, microbatches
-from lightning_gep.groups import ParameterGroups
-from lightning_gep.public_data import PublicStream
-from lightning_gep.subspace import Anchors
+from lightning_gep.strategy.public_data import PublicStream
+from recipes.data.splits import drawn_rows
 from recipes.measured.batch import ByGroup, products_of
 
 PUBLIC = {

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_gep.basis import Basis, full_precision
+from lightning_gep.algorithm.basis import Basis, full_precision
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.algorithm.linalg import orthonormalise
+from lightning_gep.algorithm.subspace import Anchors, RandomSubspace, finite_parts, random_rows
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.groups import ParameterGroups
-from lightning_gep.orthonormal import orthonormalise
-from lightning_gep.subspace import Anchors, RandomSubspace, finite_parts, random_rows
 
 
 @dataclass(frozen=True)

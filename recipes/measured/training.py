@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.cli.job import train
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.runs import RunRecord
+from lightning_gep.reporting.records import RunRecord
 from recipes.first_epochs import TWO_EPOCHS
 from recipes.running.cells import TRACKED
 

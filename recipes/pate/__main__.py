@@ -11,14 +11,14 @@ import torch
 from rich.progress import track
 from torch import Tensor, nn
 
-from lightning_gep.card.software import software
-from lightning_gep.checks import positive_integer
-from lightning_gep.data.image_sets import PRIVATE
-from lightning_gep.data.images import ImageDataModule
-from lightning_gep.data.splits import drawn_rows, other_rows
+from lightning_gep.arguments import positive_integer
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.report.published import EPSILONS, RESULTS
-from lightning_gep.runs import write_json
+from lightning_gep.privacy.card.software import software
+from lightning_gep.reporting.published import EPSILONS, RESULTS
+from lightning_gep.reporting.records import write_json
+from recipes.data.image_sets import PRIVATE
+from recipes.data.images import ImageDataModule
+from recipes.data.splits import drawn_rows, other_rows
 from recipes.pate.accounting import budget_for, data_dependent_epsilon, epsilon_of
 from recipes.pate.networks import NETWORKS, accuracy, fit, fit_student, votes_of
 from recipes.pate.voting import Voting, ask

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lightning_gep.models.mnist_cnn import MnistCNN
-from lightning_gep.models.resnet20 import ResNet20
+from recipes.models.mnist_cnn import MnistCNN
+from recipes.models.resnet20 import ResNet20
 
 NETWORKS = {"mnist": lambda: MnistCNN(normalise=True, group_norm=True), "svhn": ResNet20, "cifar10": ResNet20}
 MOST_SHIFT = 2

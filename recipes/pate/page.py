@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lightning_gep.data.image_sets import PRIVATE
-from lightning_gep.report.published import EPSILONS, PATE_NOTE, RESULTS
-from lightning_gep.report.text import NOTHING, with_spread
-from lightning_gep.rounding import rounded_up
-from lightning_gep.runs import read_json
+from lightning_gep.privacy.rounding import rounded_up
+from lightning_gep.reporting.published import EPSILONS, PATE_NOTE, RESULTS
+from lightning_gep.reporting.records import read_json
+from lightning_gep.reporting.text import NOTHING, with_spread
+from recipes.data.image_sets import PRIVATE
 from recipes.running.page_table import WIDTH, markdown_table
 
 FOLDER = "pate"

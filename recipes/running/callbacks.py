@@ -8,7 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from lightning_gep.cli.progress import last_checkpoint
-from lightning_gep.strategy import GEPStrategy
+from lightning_gep.strategy.strategy import GEPStrategy
 
 
 class AccuracyCurve(Callback):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.runs import RunRecord
+from lightning_gep.reporting.records import RunRecord
 from recipes.running.cells import Run, Table, check_names
 from recipes.running.jobs import ROOT, Job, Places
 from recipes.running.outcome import RESULTS, results_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_gep.report.text import NOTHING
+from lightning_gep.reporting.text import NOTHING
 from recipes.running.cells import Table
 from recipes.running.outcome import Result, results_of
 from recipes.running.page_table import accuracy, markdown_table

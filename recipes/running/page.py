@@ -5,7 +5,7 @@ from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
-from lightning_gep.report.text import counted
+from lightning_gep.reporting.text import counted
 from recipes.all_tables import PAIRS, TABLES
 from recipes.pate import page as pate
 from recipes.running import comparison

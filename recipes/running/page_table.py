@@ -4,8 +4,8 @@ import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
-from lightning_gep.report.text import NOTHING, duration, with_spread
-from lightning_gep.rounding import rounded_up
+from lightning_gep.privacy.rounding import rounded_up
+from lightning_gep.reporting.text import NOTHING, duration, with_spread
 from recipes.running.cells import Cell, Table
 from recipes.running.outcome import Result
 

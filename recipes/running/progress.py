@@ -10,7 +10,7 @@ from rich.text import Text
 
 from lightning_gep.cli.console import WIDTH_OF_A_FILE
 from lightning_gep.cli.monitor import figures_of, outcome_table
-from lightning_gep.runs import RunRecord
+from lightning_gep.reporting.records import RunRecord
 from recipes.running.jobs import Job
 from recipes.running.outcome import curves
 

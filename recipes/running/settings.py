@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from lightning_gep.cli.configs import check_keys, config_directory
-from lightning_gep.cli.plan_errors import in_keys
+from lightning_gep.cli.plan.errors import in_keys
 from recipes.running.cells import Run
 
 MACHINE_ONLY = {"directory", "cache_directory", "download", "output_dir", "default_root_dir", "dirpath", "save_dir"}

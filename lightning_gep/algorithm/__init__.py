@@ -1,0 +1,1 @@
+"""The paper: gradient embedding perturbation on flat gradients. No Lightning."""

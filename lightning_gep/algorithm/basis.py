@@ -1,0 +1,136 @@
+"""The orthonormal basis of the anchor subspace, and products with it whose rounding errors are bounded."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_gep.algorithm.linalg import gram, spectral_defect
+from lightning_gep.algorithm.strips import strips_in_float64
+from lightning_gep.errors import ConfigurationError
+
+STRIP = 512
+"""Columns multiplied at a time in the gradients' own precision; the strips' products are added in float64."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """B of the paper, one block per parameter group (kᵢ × pᵢ); an embedding is the concatenation over the groups.
+
+    `defect` is τ ≥ ‖BBᵀ−I‖₂, measured in float64: the rows are orthonormal only up to rounding, and clipping has to
+    know how far.
+    """
+
+    blocks: tuple[Tensor, ...]
+    defect: float
+
+    def __post_init__(self) -> None:
+        if any(block.dtype not in (torch.float32, torch.float64) for block in self.blocks):
+            raise ConfigurationError(
+                f"A basis must be float32 or float64, not {self.blocks[0].dtype}: the rounding of less precise numbers "
+                "has no useful bound. Convert the gradients first."
+            )
+
+    @classmethod
+    def of(cls, blocks: Sequence[Tensor]) -> "Basis":
+        """A basis from given blocks, with its defect measured."""
+        return cls(tuple(blocks), max(spectral_defect(gram(block), block.shape[1]) for block in blocks))
+
+    @classmethod
+    def empty(cls, num_parameters: int, like: Tensor) -> "Basis":
+        """No basis vectors at all: every gradient is its own residual, which makes GEP ordinary DP-SGD."""
+        return cls((like.new_empty(0, num_parameters),), 0.0)
+
+    @cached_property
+    def dimensions(self) -> tuple[int, ...]:
+        """Basis vectors of each group (kᵢ)."""
+        return tuple(block.shape[0] for block in self.blocks)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Parameters of each group (pᵢ)."""
+        return tuple(block.shape[1] for block in self.blocks)
+
+    @property
+    def dimension(self) -> int:
+        """Number of basis vectors (k)."""
+        return sum(self.dimensions)
+
+    @property
+    def num_parameters(self) -> int:
+        """Length of a flat gradient (p)."""
+        return sum(self.sizes)
+
+    def embed(self, gradients: Tensor) -> Tensor:
+        """W = GBᵀ in float64 (n × k) for gradients n × p, within `embedding_error` of the exact product."""
+        with full_precision(gradients.device):
+            embeddings = []
+            for block, columns in zip(self.blocks, gradients.split(self.sizes, dim=1), strict=True):
+                embedding = gradients.new_zeros(len(gradients), len(block), dtype=torch.float64)
+                product = gradients.new_empty(len(gradients), len(block))
+                if len(block):
+                    for strip, basis_strip in zip(columns.split(STRIP, dim=1), block.split(STRIP, dim=1), strict=True):
+                        embedding += torch.mm(strip, basis_strip.T, out=product)
+                embeddings.append(embedding)
+            return torch.cat(embeddings, dim=1)
+
+    def embedding_error(self, gradient_norms: Tensor) -> Tensor:
+        """A bound on the norm of each row's rounding error in `embed`, given the rows' norms.
+
+        A dot product of length L is off by at most γ_L·|g|·|b|, γ_L = Lu/(1−Lu), in any order of summation (Higham
+        2002, section 3.1), so an embedding coordinate by γ_L‖g‖‖b‖ for strips of length L, and kᵢ coordinates by √kᵢ
+        times that. Products that underflow lose at most the smallest normal number each.
+        """
+        info = torch.finfo(self.blocks[0].dtype)
+        length = min(STRIP, max(self.sizes))
+        unit = info.eps / 2
+        gamma = length * unit / (1 - length * unit)
+        float64 = 2 * (self.num_parameters / STRIP + 1) * torch.finfo(torch.float64).eps
+        root = (max(self.dimensions) * (1 + self.defect)) ** 0.5
+        return root * ((gamma + float64) * gradient_norms + self.num_parameters * info.tiny)
+
+    def expand(self, embedding: Tensor) -> Tensor:
+        """wB in float64 for one embedding: exact enough to be subtracted before any noise is added."""
+        expanded = embedding.new_empty(self.num_parameters, dtype=torch.float64)
+        coordinates = embedding.double().split(self.dimensions)
+        for block, own, part in zip(self.blocks, coordinates, expanded.split(self.sizes), strict=True):
+            for columns, strip in strips_in_float64(block):
+                torch.mv(strip.T, own, out=part[columns])
+        return expanded
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Matrix products in the operands' own precision: no autocast, no TF32 or bfloat16 shortcuts.
+
+    Error bounds rest on it; a user's global settings are put back afterwards.
+    """
+    with _exact_matmul(), torch.autocast(device.type if device.type != "meta" else "cpu", enabled=False):
+        yield
+
+
+@contextmanager
+def _exact_matmul() -> Iterator[None]:
+    """Torch has an older and a newer way to allow shortcuts, and an error for who uses one after the other."""
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]  # type: ignore[attr-defined]
+        settings = [backend.fp32_precision for backend in backends]
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        try:
+            yield
+        finally:
+            for backend, setting in zip(backends, settings, strict=True):
+                backend.fp32_precision = setting
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

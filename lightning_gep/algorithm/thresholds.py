@@ -1,0 +1,72 @@
+"""Thresholds and basis size from public data: what fits one model drowns the signal of another."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_gep.algorithm.basis import Basis
+from lightning_gep.algorithm.clipping import residual_norm_bound, row_norms
+from lightning_gep.algorithm.groups import allocate
+from lightning_gep.algorithm.subspace import Anchors
+from lightning_gep.algorithm.tracked import TrackedSubspace
+
+LARGEST_CLIP, SHARE_OF_NORM = 1.0, 0.5
+"""The embedding's threshold: 1, or half the median norm if that is less. Where nearly every record is clipped, the
+scale of both thresholds only trades with the learning rate, and at 1 learning rates mean the same from model to model;
+their ratio is what has to fit."""
+CANDIDATES = (25, 50, 100, 200, 350, 500, 750, 1000, 1500, 2000)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What was chosen on public data."""
+
+    k: int
+    clip_embedding: float
+    clip_residual: float
+
+
+def choose_thresholds(
+    fit: Anchors, held_out: Tensor, sizes: Sequence[int], *, k: int | None, num_anchors: int
+) -> Thresholds:
+    """k (if not given) and both thresholds from the norms of anchors that the basis was not fitted on.
+
+    With the optimal split the noise of a step has energy σ²(S₁√k + S₂√p)². A larger k costs more noise inside the
+    subspace and leaves smaller residuals outside; k is the candidate with the least total. On the anchors that the
+    basis was fitted on the residuals would be too small, so others are used. The thresholds have the ratio of the
+    median norms.
+    """
+    p = sum(sizes)
+    largest = k or max(
+        [c for c in CANDIDATES if c <= min(num_anchors, p // 2)], default=max(1, min(num_anchors, p // 2))
+    )
+    options = [largest] if k else [*(c for c in CANDIDATES if c < largest), largest]
+    subspace = TrackedSubspace(sizes, allocate(largest, sizes), num_anchors=num_anchors, decay=0.0)
+    subspace.at_step(0, fit)
+    basis = subspace.principal_basis()
+    gradient_norms = row_norms(held_out)
+    choices = []
+    for option in options:
+        smaller = Basis(
+            tuple(block[:quota] for block, quota in zip(basis.blocks, allocate(option, sizes), strict=True)),
+            basis.defect,
+        )
+        embedding_norms = row_norms(smaller.embed(held_out))
+        residual_norms = residual_norm_bound(gradient_norms, embedding_norms, smaller)
+        choices.append((option, _median(embedding_norms), _median(residual_norms)))
+    chosen, embedding, residual = min(choices, key=lambda c: c[1] * math.sqrt(c[0]) + c[2] * math.sqrt(p))
+    scale = min(LARGEST_CLIP, SHARE_OF_NORM * embedding) / embedding
+    return Thresholds(chosen, _two_digits(scale * embedding), _two_digits(scale * residual))
+
+
+def _median(norms: Tensor) -> float:
+    usable = norms[torch.isfinite(norms) & (norms > 0)]
+    return float(usable.median()) if len(usable) else 1.0
+
+
+def _two_digits(value: float) -> float:
+    """A threshold is a choice, not a measurement."""
+    return float(f"{value:.2g}")

@@ -1,0 +1,1 @@
+"""gep-plan: what a run will cost, before it is trained."""

@@ -1,0 +1,49 @@
+"""Errors that private records cause, without the words that may hold their values."""
+
+from collections.abc import Callable
+from traceback import walk_tb
+from types import FrameType
+from typing import TypeVar
+
+from lightning_gep.errors import ConfigurationError, PrivateRecordError
+from lightning_gep.gradients.interface import GradientError
+
+T = TypeVar("T")
+NOT_THE_USERS = (
+    *("torch", "lightning", "opacus", "torchmetrics"),
+    *("lightning_gep.gradients", "lightning_gep.strategy.step", "lightning_gep.strategy.poisson_loader", __name__),
+)
+
+
+def withheld(call: Callable[[], T], what: str, *, reveal: bool) -> T:
+    """What the call gives. Its errors, unless it is one of this package's, say their kind and place and no more.
+
+    A message such as "Target 7 is out of bounds" would carry a value of a record into logs. `reveal` passes it on.
+    """
+    try:
+        return call()
+    except (ConfigurationError, GradientError):
+        raise
+    except Exception as error:
+        if reveal:
+            raise
+        problem = PrivateRecordError(
+            f"{what} failed on private records: {type(error).__name__}{_place(error)}. The message is withheld, since "
+            "it may hold values of records; GEPStrategy(log_nonprivate=True) shows it. Let the code cope with every "
+            "record that can occur: that a run ended is seen by everyone, and no ε covers it."
+        )
+    raise problem  # out here, or the first error would be shown along with it
+
+
+def _place(error: Exception) -> str:
+    """The line of the user's code that failed."""
+    frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if not _is_a_librarys(frame)]
+    if not frames:
+        return " (in a worker, or outside of your code)"
+    frame, line = frames[-1]
+    return f" at {frame.f_code.co_filename}:{line} ({frame.f_code.co_name})"
+
+
+def _is_a_librarys(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__", ""))
+    return any(name == library or name.startswith(f"{library}.") for library in NOT_THE_USERS)

@@ -1,0 +1,1 @@
+"""Experiment trackers: Weights & Biases and TensorBoard."""

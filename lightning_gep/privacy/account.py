@@ -1,0 +1,192 @@
+"""The privacy account of a run: planned, spent, left. Every release is charged before it happens."""
+
+import math
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+from lightning_gep.errors import BudgetExhaustedError, ConfigurationError
+from lightning_gep.privacy.accounting import delta as delta_of
+from lightning_gep.privacy.accounting import epsilon as epsilon_of
+from lightning_gep.privacy.curve import EpsilonCurve
+from lightning_gep.privacy.ledger import Ledger, LedgerContent
+from lightning_gep.privacy.plan import PrivacyPlan
+
+
+class PrivacyAccount:
+    """Counts releases, on disk first where there is a ledger, and refuses the one that would exceed the target.
+
+    Guarantee: noise is drawn only after `charge` returned, so `steps` is never below the number of releases made.
+    """
+
+    def __init__(self, plan: PrivacyPlan, *, private: bool = True, run_id: str | None = None, steps: int = 0) -> None:
+        self.plan, self.private, self.steps = plan, private, steps
+        self.trusted = False
+        """Whether the count began at a checkpoint whose ledger was lost: steps made after it are not counted."""
+        self.builds_on: list[str] = []
+        """Other private runs whose weights this one began with, on the user's word that they share no record."""
+        self.run_id = run_id or uuid.uuid4().hex
+        self.ledger: Ledger | None = None
+        self.ledger_path: Path | None = None
+        self._curve = EpsilonCurve(plan.event, plan.delta, plan.accountant, plan.planned_steps)
+
+    @property
+    def delta(self) -> float:
+        """The δ of the plan."""
+        return self.plan.delta
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The step's σ."""
+        return self.plan.event.noise_multiplier
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """ε spent so far; ∞ for a run that is not private, because its sampling and noise can be repeated."""
+        return self.accounted_epsilon(delta) if self.private else math.inf
+
+    def accounted_epsilon(self, delta: float | None = None) -> float:
+        """What the accountant gives for the steps so far, which is a guarantee only if the run is private.
+
+        At the plan's δ from the curve, rounded up; at another δ by asking the accountant.
+        """
+        if delta is None or delta == self.delta:
+            return self._curve(self.steps)
+        return epsilon_of([(self.plan.event, self.steps)], delta, self.plan.accountant)
+
+    def epsilon_after(self, steps: int) -> float:
+        """ε after `steps` steps in all at the plan's δ, from the curve, rounded up."""
+        return self._curve(steps)
+
+    def delta_at(self, epsilon: float) -> float:
+        """δ spent so far at another ε; 1 for a run that is not private."""
+        if not self.private:
+            return 1.0
+        return delta_of([(self.plan.event, self.steps)], epsilon, self.plan.accountant)
+
+    @property
+    def remaining_epsilon(self) -> float | None:
+        """What the accountant leaves of the target ε, or None without a target."""
+        target = self.plan.target_epsilon
+        return None if target is None else max(0.0, target - self.accounted_epsilon())
+
+    def allows_another_step(self, target: float | None = None) -> bool:
+        """Whether one more step keeps ε at or below `target`, or the plan's own; always true without a target."""
+        targets = [limit for limit in (target, self.plan.target_epsilon) if limit is not None]
+        return not targets or self._curve(self.steps + 1) <= min(targets)
+
+    def charge(self) -> None:
+        """Count one release, or refuse it; to be called right before its noise is drawn."""
+        if not self.allows_another_step():
+            raise BudgetExhaustedError(
+                f"The budget is used up: after {self.steps} steps ε is {self.accounted_epsilon():.4g}, and one more "
+                f"step would exceed the target of {self.plan.target_epsilon:g}. Stop here, or start a new run with a "
+                "larger epsilon."
+            )
+        if self.ledger is not None:
+            self.ledger.record(self.plan.event, self.steps)
+        self.steps += 1
+
+    def open_ledger(self, path: str | os.PathLike[str]) -> None:
+        """Start a new ledger at `path`; every release from now on is written there first."""
+        event = self.plan.event
+        parameters = {
+            "sample_rate": event.sample_rate,
+            "noise_multiplier": event.noise_multiplier,
+            "plan": self.plan.to_state(),
+        }
+        self._use(Ledger.create(path, self.run_id, parameters))
+        if self.steps and self.ledger is not None:
+            self.ledger.carry(self.steps)
+
+    def resume_ledger(self, path: str | os.PathLike[str]) -> None:
+        """Continue the ledger at `path`: what it counts beyond this account was lost in a crash, and is spent."""
+        ledger = Ledger.resume(path, self.run_id)
+        try:
+            self._check_releases(ledger.content)
+        except ConfigurationError:
+            ledger.close()
+            raise
+        self._use(ledger)
+        # Written down, not only remembered: the next crash must not forget what this ledger never saw.
+        if self.steps > ledger.content.count:
+            ledger.carry(self.steps - ledger.content.count)
+        self.steps = ledger.content.count
+
+    def close_ledger(self) -> None:
+        """Let go of the ledger's file, so that it can be resumed; nothing can be released until it is."""
+        if self.ledger is not None:
+            self.ledger.close()
+
+    def _use(self, ledger: Ledger) -> None:
+        self.ledger, self.ledger_path = ledger, ledger.path
+
+    def _check_releases(self, content: LedgerContent) -> None:
+        for event, count in content.history:
+            if event != self.plan.event:
+                raise ConfigurationError(
+                    f"The ledger holds {count} releases with sampling rate {event.sample_rate:.6g} and noise "
+                    f"multiplier {event.noise_multiplier:.6g}, but this run has {self.plan.sample_rate:.6g} and "
+                    f"{self.noise_multiplier:.6g}. Continue with the settings of the first run."
+                )
+
+    def report(self) -> dict[str, Any]:
+        """The account in plain numbers, for logs and for people; `epsilon` is ∞ unless the run is `private`."""
+        return {
+            "private": self.private and self.noise_multiplier > 0,
+            "epsilon": self.epsilon(),
+            "accounted_epsilon": self.accounted_epsilon(),
+            "delta": self.delta,
+            "target_epsilon": self.plan.target_epsilon,
+            "remaining_epsilon": self.remaining_epsilon,
+            "steps": self.steps,
+            "planned_steps": self.plan.planned_steps,
+            "noise_multiplier": self.noise_multiplier,
+            "sample_rate": self.plan.sample_rate,
+            "accountant": self.plan.accountant,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: plain numbers and strings; no secret is among them."""
+        return {
+            "plan": self.plan.to_state(),
+            "run_id": self.run_id,
+            "steps": self.steps,
+            "private": self.private,
+            "trusted": self.trusted,
+            "builds_on": list(self.builds_on),
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], plan: PrivacyPlan | None = None) -> "PrivacyAccount":
+        """The account of a checkpoint; if `plan` is given it must be the checkpoint's own."""
+        saved = PrivacyPlan.from_state(state["plan"])
+        if plan is not None:
+            check_same_plan(saved, plan)
+        account = cls(saved, private=state["private"], run_id=state["run_id"], steps=state["steps"])
+        account.trusted = state.get("trusted", False)
+        account.builds_on = list(state.get("builds_on", ()))
+        return account
+
+
+def check_same_plan(saved: PrivacyPlan, asked: PrivacyPlan) -> None:
+    """Raises ConfigurationError, naming what differs, unless both plans promise the same.
+
+    Numbers may differ in their last digits: splitting a step's σ and putting it together again rounds. The run goes on
+    with the saved plan, so this decides nothing but whether another one was meant.
+    """
+    before, now = saved.to_state(), asked.to_state()
+    changed = [f"{name}: {before[name]} → {now[name]}" for name in before if not _equal(before[name], now[name])]
+    if changed:
+        raise ConfigurationError(
+            f"The privacy settings differ from those of the checkpoint ({'; '.join(changed)}). "
+            "One run has one guarantee: continue with the old settings, or start a new run."
+        )
+
+
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_equal(first[name], second[name]) for name in first)
+    if isinstance(first, float) and isinstance(second, float):
+        return math.isclose(first, second, rel_tol=1e-12)
+    return bool(first == second)

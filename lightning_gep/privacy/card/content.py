@@ -1,0 +1,230 @@
+"""The content of a run's card, as plain numbers and strings."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from lightning_gep.privacy.account import PrivacyAccount
+from lightning_gep.privacy.card import coverage
+from lightning_gep.privacy.card.figures import spending
+from lightning_gep.privacy.plan import PrivacyPlan
+from lightning_gep.privacy.release import Part
+from lightning_gep.privacy.rounding import Figure, shown_delta, shown_epsilon
+from lightning_gep.privacy.selection import single_selection
+from lightning_gep.reporting.records import now
+
+if TYPE_CHECKING:
+    from lightning_gep.algorithm.groups import ParameterGroups
+    from lightning_gep.algorithm.thresholds import Thresholds
+    from lightning_gep.strategy.public_data import PublicRecords
+    from lightning_gep.strategy.settings import CostSettings, PrivacySettings
+
+FORMAT = 1
+GRADIENT_STATISTICS = "… (statistics of gradients and clipping, where PrivacyMonitor logs them)"
+WENT_ON = " This run went on after that was counted."
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a card says of a fit and what does not change while it goes on."""
+
+    mechanism: Mapping[str, Any]
+    generator: str
+    device: str
+    software: Mapping[str, Any]
+    public_data: Mapping[str, Any] | None = None
+    logged: tuple[str, ...] = ()
+    log_nonprivate: bool = False
+    left_before: tuple[str, ...] = ()
+    """What earlier fits of the run passed on without protection."""
+    not_private_before: tuple[str, ...] = ()
+    """Why earlier fits of the run were not private."""
+    selection_before: Mapping[str, Any] | None = None
+    """What a sweep wrote on the card of an earlier fit of the run."""
+    processes: int = 1
+
+    @property
+    def left(self) -> list[str]:
+        """Names of all that was ever passed on without protection."""
+        now_left = (*self.logged, GRADIENT_STATISTICS) if self.log_nonprivate else ()
+        return list(dict.fromkeys((*self.left_before, *now_left)))
+
+
+def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str, Any]:
+    """The card of a run as of now."""
+    plan, ended = account.plan, status != "training"
+    not_private = why_not_private(account, facts)
+    figures = spending(account, private=not not_private, ended=ended)
+    spent = figures.spent[plan.accountant]
+    if spent == "inf" and not not_private:
+        not_private = [coverage.NO_BOUND]
+    carried = 0 if account.ledger is None else account.ledger.content.carried
+    return {
+        "format": FORMAT,
+        "kind": "run",
+        "run_id": account.run_id,
+        "written": now().replace("+00:00", "Z"),
+        "status": status,
+        "guarantee": {
+            "statement": statement(spent, not_private, status, account),
+            "definition": coverage.DEFINITION,
+            "private": not not_private,
+            "not_private_because": not_private,
+            "unit": coverage.UNIT,
+            "neighbouring_relation": coverage.NEIGHBOURING_RELATION,
+            "trust_model": coverage.TRUST_MODEL,
+            "delta": plan.delta,
+            "accountant": plan.accountant,
+            "target_epsilon": plan.target_epsilon,
+            "epsilon_spent": figures.spent,
+            "epsilon_planned": figures.planned,
+            "composition": coverage.COMPOSITION,
+        },
+        "mechanism": dict(facts.mechanism),
+        "sampling": {
+            "method": "poisson",
+            "records": plan.num_records,
+            "expected_batch_size": plan.expected_batch_size,
+            "sample_rate": plan.sample_rate,
+        },
+        "steps": {
+            "counted": account.steps,
+            "planned": plan.planned_steps,
+            "ledger": None if account.ledger_path is None else account.ledger_path.name,
+            "carried": carried,
+        },
+        "public_data": None if facts.public_data is None else dict(facts.public_data),
+        "released": coverage.released(uses_basis=facts.mechanism["k"] is not None, private=not not_private),
+        "not_covered": coverage.not_covered(
+            logged=facts.logged,
+            left=facts.left,
+            log_nonprivate=facts.log_nonprivate,
+            has_public_data=facts.public_data is not None,
+            carried_steps=carried if carried or account.trusted else None,
+            builds_on=account.builds_on,
+        ),
+        "logs": {
+            "log_nonprivate": facts.log_nonprivate,
+            "logged_by_training_step": list(facts.logged),
+            "left_unprotected": facts.left,
+        },
+        "utility": coverage.UTILITY,
+        "selection": _selection(spent, account.plan, facts.selection_before, ended=ended),
+        "randomness": {
+            "generator": facts.generator,
+            "secret": not {coverage.SEEDED, coverage.SEEDED_BEFORE} & {*not_private},
+            "explanation": coverage.randomness(facts.generator, facts.device),
+        },
+        "software": {**facts.software, "device": facts.device, "processes": facts.processes},
+    }
+
+
+def _selection(spent: Figure, plan: PrivacyPlan, before: Mapping[str, Any] | None, *, ended: bool) -> dict[str, Any]:
+    """The run on its own; or what a sweep counted before the run went on, which is then no longer complete."""
+    if before is None:
+        return single_selection(spent, plan.delta, plan.accountant, complete=ended)
+    words = str(before["explanation"]).removesuffix(WENT_ON)
+    return {**before, "complete": False, "explanation": words + WENT_ON}
+
+
+def why_not_private(account: PrivacyAccount, facts: RunFacts) -> list[str]:
+    """Every reason why the run is not private; none if it is."""
+    reasons = []
+    if account.noise_multiplier == 0:
+        reasons.append(coverage.NO_NOISE)
+    if any(math.isinf(part.clip) for part in account.plan.release.parts):
+        reasons.append(coverage.INFINITE_CLIP)
+    if facts.generator == "seeded":
+        reasons.append(coverage.SEEDED)
+    elif not account.private or coverage.SEEDED in facts.not_private_before:
+        reasons.append(coverage.SEEDED_BEFORE)
+    return list(dict.fromkeys((*reasons, *(r for r in facts.not_private_before if r != coverage.SEEDED))))
+
+
+def statement(spent: Figure, not_private: list[str], status: str, account: PrivacyAccount) -> str:
+    """The guarantee in one sentence."""
+    if not_private:
+        return f"Not private: {'; '.join(not_private)}."
+    figures = f"(ε = {shown_epsilon(spent)}, δ = {shown_delta(account.delta)})"
+    what = f"{figures}-differentially private for one training record, added or removed"
+    if status == "training":
+        planned = account.plan.planned_steps
+        so_far = f"{account.steps} of {planned} steps" if planned else f"{account.steps} steps"
+        return f"So far, after {so_far}, the weights are {what}."
+    return f"The weights, and everything computed from them, are {what}."
+
+
+def mechanism_section(
+    settings: "PrivacySettings",
+    cost: "CostSettings",
+    chosen: "Thresholds",
+    groups: "ParameterGroups",
+    plan: PrivacyPlan,
+) -> dict[str, Any]:
+    """The mechanism with all its parameters, and which of them were chosen on public data."""
+    uses_basis = settings.uses_basis
+    k = chosen.k if uses_basis else None
+    quotas = groups.quotas(k) if k is not None else [None] * len(groups.names)
+    release = plan.release
+    chosen_on_public_data = [
+        name
+        for name, there in (
+            ("k", uses_basis),
+            ("clip_embedding", release.embedding is not None),
+            ("clip_residual", uses_basis and release.residual is not None),
+        )
+        if there and getattr(settings, name) == "auto"
+    ]
+    return {
+        "name": settings.mechanism,
+        "noise_multiplier": release.noise_multiplier,
+        "clipping": release.clipping,
+        "embedding": _part(release.embedding),
+        "residual": _part(release.residual),
+        "k": k,
+        "num_parameters": groups.num_parameters,
+        "split": _split(settings),
+        "groups": [
+            {"name": name, "parameters": size, "k": quota}
+            for name, size, quota in zip(groups.names, groups.sizes, quotas, strict=True)
+        ],
+        "subspace": cost.subspace if uses_basis else None,
+        "num_anchors": cost.anchors if uses_basis else None,
+        "refresh_every": cost.refresh_every if uses_basis else None,
+        "decay": cost.decay if uses_basis and cost.subspace == "tracked" else None,
+        "power_iterations": cost.power_iterations if uses_basis and cost.subspace == "power" else None,
+        "chosen_on_public_data": chosen_on_public_data,
+        "sensitivity": _sensitivity(plan),
+    }
+
+
+def public_data_section(records: "PublicRecords | None", *, uses_basis: bool) -> dict[str, Any] | None:
+    """Which public records were used, and for what."""
+    if records is None:
+        return None
+    return {**asdict(records), "used_for": "subspace, thresholds, checks" if uses_basis else "checks of the module"}
+
+
+def _part(part: Part | None) -> dict[str, Any] | None:
+    if part is None:
+        return None
+    clip = "inf" if math.isinf(part.clip) else part.clip
+    return {"clip": clip, "sigma": part.sigma, "noise_std": part.noise_std}
+
+
+def _split(settings: "PrivacySettings") -> Any:
+    if settings.mechanism != "gep" or settings.clipping == "joint":
+        return None
+    return settings.split if isinstance(settings.split, str) else list(settings.split)
+
+
+def _sensitivity(plan: PrivacyPlan) -> str:
+    release = plan.release
+    names = {"embedding": release.embedding, "residual" if release.embedding else "gradient": release.residual}
+    bounds = [f"the {name} by at most {part.clip:g}" for name, part in names.items() if part is not None]
+    together = "; with joint clipping both bounds are shared, not added up" if release.clipping == "joint" else ""
+    return (
+        f"One record changes the sum of {' and of '.join(bounds)} in Euclidean norm{together}; sums are divided by the "
+        f"fixed {plan.expected_batch_size}, whatever was drawn."
+    )

@@ -1,0 +1,220 @@
+"""The ledger: an append-only file of releases that outlives the process, so that a crash can never hide one."""
+
+import itertools
+import json
+import os
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from lightning_gep.errors import LedgerError
+from lightning_gep.privacy.accounting import SampledGaussian
+
+try:
+    import fcntl
+except ImportError:  # Windows: no advisory locks, so two runs on one ledger are not caught there.
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT = "lightning-gep ledger 1"
+
+
+def _encode(entry: dict[str, Any]) -> bytes:
+    """A line without its end: a checksum and the entry."""
+    text = json.dumps(entry, separators=(",", ":"), allow_nan=False).encode()
+    return b"%08x %s" % (zlib.crc32(text), text)
+
+
+TORN_LINE = _encode({"torn": True})
+"""Follows a line that a killed process left unfinished."""
+
+
+@dataclass
+class LedgerContent:
+    """What a ledger says: whose it is, and every release in order."""
+
+    run_id: str
+    parameters: dict[str, Any]
+    releases: list[SampledGaussian] = field(default_factory=list)
+    carried: int = 0
+    """Releases made before or outside this ledger, as far as its writers knew."""
+    torn: bool = False
+    """The last line is incomplete: the process died while writing it."""
+
+    @property
+    def count(self) -> int:
+        """All releases of the run."""
+        return self.carried + len(self.releases)
+
+    @property
+    def history(self) -> list[tuple[SampledGaussian, int]]:
+        """The releases as the accountants take them."""
+        counts: dict[SampledGaussian, int] = {}
+        for event in self.releases:
+            counts[event] = counts.get(event, 0) + 1
+        return list(counts.items())
+
+
+class Ledger:
+    """An open ledger of one run, held by one process.
+
+    Guarantee: when `record` returns, the release is on disk (written and fsynced, its directory entry too). Call it
+    before the noise is drawn: a process killed at any moment has then recorded at least the releases it made. The last
+    line may be torn by the kill; it is counted as a release, although its noise was never drawn, because the other
+    mistake would cost privacy.
+    """
+
+    def __init__(self, path: Path, file: IO[bytes], content: LedgerContent) -> None:
+        self.path, self._file, self.content = path, file, content
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], run_id: str, parameters: dict[str, Any]) -> "Ledger":
+        """A new ledger; an existing one is never overwritten. `parameters` name sample_rate and noise_multiplier."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = _open_locked(path)
+        if read_or_none(path) is not None:
+            file.close()
+            raise LedgerError(
+                f"There is a ledger at {path} already. Continue that run from its checkpoint, or choose another "
+                "directory."
+            )
+        file.truncate(0)  # at most a first line that was never finished, so nothing was released
+        ledger = cls(path, file, LedgerContent(run_id, parameters))
+        ledger._append({"format": FORMAT, "run_id": run_id, "parameters": parameters})
+        _fsync_directory(path.parent)
+        return ledger
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str], run_id: str) -> "Ledger":
+        """The ledger of an earlier process of the same run, open for more."""
+        path = Path(path)
+        read(path)  # a missing file must not be created by opening it
+        file = _open_locked(path)
+        content = read(path)
+        if content.run_id != run_id:
+            file.close()
+            raise LedgerError(
+                f"The ledger at {path} belongs to run {content.run_id}, but the checkpoint to run {run_id}. "
+                "Put the run's own ledger there."
+            )
+        ledger = cls(path, file, content)
+        if content.torn:
+            ledger._write(b"\n" + TORN_LINE + b"\n")
+            content.torn = False
+        return ledger
+
+    def record(self, event: SampledGaussian, step: int) -> None:
+        """Put one release on disk, and return only when it is there."""
+        if self._file.closed:
+            raise LedgerError(f"The ledger {self.path} is closed. Resume it before releasing anything more.")
+        self._append({"step": step, "q": event.sample_rate, "sigma": event.noise_multiplier})
+        self.content.releases.append(event)
+
+    def carry(self, count: int) -> None:
+        """Note `count` releases that are not in this ledger, so that it never counts less than its run has made."""
+        self._append({"carried": count})
+        self.content.carried += count
+
+    def close(self) -> None:
+        """Let go of the file and its lock."""
+        self._file.close()
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        self._write(_encode(entry) + b"\n")
+
+    def _write(self, text: bytes) -> None:
+        self._file.write(text)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def read(path: str | os.PathLike[str]) -> LedgerContent:
+    """What the ledger says; a torn last line is accepted and counted, any other damage is an error."""
+    content = read_or_none(path)
+    if content is None:
+        raise LedgerError(
+            f"There is no usable ledger at {path}. It counts what was released since the last checkpoint; "
+            "restore it, or state explicitly that the checkpoint's count is complete."
+        )
+    return content
+
+
+def read_or_none(path: str | os.PathLike[str]) -> LedgerContent | None:
+    """As `read`, but None when the file is missing or its first line was never finished (so nothing was released)."""
+    path = Path(path)
+    if not path.exists():
+        return None
+    written = path.read_bytes()
+    if b"\n" not in written:
+        return None
+    first, *lines = [line for line in written.split(b"\n") if line]
+    header = _parse(first)
+    if header is None or header.get("format") != FORMAT:
+        raise LedgerError(
+            f"{path} does not start like a ledger of this version ({FORMAT!r}). Give the run's own ledger."
+        )
+    content = LedgerContent(header["run_id"], header["parameters"], torn=not written.endswith(b"\n"))
+    for number, line in enumerate(lines):
+        entry = _parse(line)
+        if entry is None:
+            if not _is_torn(lines[number + 1 :]):
+                raise LedgerError(
+                    f"Line {number + 2} of the ledger {path} is damaged, so the releases cannot be counted. "
+                    "Restore the file from a copy."
+                )
+            content.torn = content.torn or TORN_LINE not in lines[number:]
+            content.releases.append(content.releases[-1] if content.releases else _first_event(content))
+        elif "carried" in entry:
+            content.carried += entry["carried"]
+        elif line != TORN_LINE:
+            content.releases.append(SampledGaussian(entry["q"], entry["sigma"]))
+    return content
+
+
+def _is_torn(following: list[bytes]) -> bool:
+    """Whether a line with these lines after it was left unfinished by a killed process, rather than damaged later.
+
+    It was if it is the last, or if the mark of its repair follows; the repair may have been killed too, and repeated.
+    """
+    others = itertools.dropwhile(lambda line: line != TORN_LINE and TORN_LINE.startswith(line), following)
+    return next(others, TORN_LINE) == TORN_LINE
+
+
+def _first_event(content: LedgerContent) -> SampledGaussian:
+    return SampledGaussian(content.parameters["sample_rate"], content.parameters["noise_multiplier"])
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The entry on a line, or None if the line is incomplete or its checksum is wrong."""
+    checksum, _, text = line.partition(b" ")
+    try:
+        if int(checksum, 16) != zlib.crc32(text):
+            return None
+        entry = json.loads(text)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def _open_locked(path: Path) -> IO[bytes]:
+    file = path.open("ab")
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise LedgerError(
+                f"Another process is training with the ledger {path}. Wait for it to end, or use another directory."
+            ) from None
+    return file
+
+
+def _fsync_directory(path: Path) -> None:
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(path, os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

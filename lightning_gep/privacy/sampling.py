@@ -1,0 +1,112 @@
+"""Poisson sampling: each record is in the batch of a step with probability q, independently of everything else."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import NoReturn
+
+import numpy as np
+
+from lightning_gep.arguments import positive_integer
+from lightning_gep.errors import ConfigurationError
+
+
+class Secret:
+    """32 bytes that decide which records are drawn: who knows them knows each batch, and sampling protects nobody.
+
+    From operating system entropy, for one process (`Secret()`), or given, to share one among the ranks of a run. It
+    shows itself in no representation and cannot be pickled or copied, so it cannot slip into a checkpoint, log or
+    config.
+    """
+
+    SIZE = 32
+
+    def __init__(self, value: bytes | None = None) -> None:
+        self._value = os.urandom(self.SIZE) if value is None else value
+        if len(self._value) != self.SIZE:
+            raise ConfigurationError(f"A sampling secret has {self.SIZE} bytes, not {len(self._value)}. Use Secret().")
+
+    def reveal(self) -> bytes:
+        """The bytes, to hand to the other ranks of the same run and to nothing else."""
+        return self._value
+
+    def key(self, *context: object) -> int:
+        """A 128-bit number that tells nothing about the secret and differs from context to context."""
+        message = "/".join(str(part) for part in context).encode()
+        return int.from_bytes(hashlib.blake2b(message, key=self._value, digest_size=16).digest(), "little")
+
+    def __repr__(self) -> str:
+        return "Secret(hidden)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A sampling secret must not be saved or sent anywhere: every process start draws a new one.")
+
+
+def seeded_secret(seed: int) -> Secret:
+    """A secret that is none: reproducible draws for tests. A run that uses it is not private."""
+    return Secret(hashlib.blake2b(str(seed).encode(), person=b"not private", digest_size=Secret.SIZE).digest())
+
+
+class PoissonSampler:
+    """Draws the batch of any step: `draw(step)` is a function of the secret and the step alone.
+
+    Guarantees: each of the N records is in with probability q = n̄/N, independently; n̄ stays what it was whatever is
+    drawn; a batch may be empty, and then it is an empty list. Workers that prefetch, a resume and a second iteration
+    cannot shift the draws, because nothing is consumed. Different steps, and different processes with their own
+    secrets, have unrelated draws.
+
+    As an iterator it yields the batches of `steps_per_epoch` steps from `first_step` on, this rank's share of each. The
+    shares of all ranks make up one draw, and which rank a record goes to is drawn for each record by itself: adding or
+    removing one moves no other to another rank, where a random number for the whole batch would be another one.
+    """
+
+    def __init__(
+        self,
+        num_records: int,
+        expected_batch_size: int,
+        *,
+        secret: Secret,
+        steps_per_epoch: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        positive_integer("num_records", num_records, "It is the number of training records.")
+        positive_integer("expected_batch_size", expected_batch_size, "It is the mean size of a batch over all ranks.")
+        if expected_batch_size > num_records:
+            raise ConfigurationError(
+                f"The expected batch size {expected_batch_size} is above the number of records {num_records} "
+                "(sampling rate q > 1). Use a smaller batch size or fewer devices."
+            )
+        self.num_records, self.expected_batch_size = num_records, expected_batch_size
+        self.steps_per_epoch, self.first_step = steps_per_epoch, 0
+        self.rank, self.world_size = rank, world_size
+        self._secret = secret
+
+    @property
+    def sample_rate(self) -> float:
+        """q = n̄/N."""
+        return self.expected_batch_size / self.num_records
+
+    def draw(self, step: int) -> list[int]:
+        """The records of `step`, over all ranks, in increasing order."""
+        return self._between(step, 0.0, self.sample_rate)
+
+    def share(self, step: int) -> list[int]:
+        """Those of them that are this rank's, in increasing order."""
+        # Each rank has an equal part of [0, q), the interval in which a record's number makes it part of the draw.
+        edges = np.linspace(0.0, self.sample_rate, self.world_size + 1)
+        return self._between(step, edges[self.rank], edges[self.rank + 1])
+
+    def _between(self, step: int, low: float, high: float) -> list[int]:
+        # Philox: a counter-based generator; the 128-bit key makes the streams of two steps unrelated.
+        generator = np.random.Generator(np.random.Philox(key=self._secret.key("poisson", step)))
+        numbers = generator.random(self.num_records)
+        found: list[int] = np.flatnonzero((low <= numbers) & (numbers < high)).tolist()
+        return found
+
+    def __len__(self) -> int:
+        return self.steps_per_epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in range(self.first_step, self.first_step + self.steps_per_epoch):
+            yield self.share(step)

@@ -1,0 +1,69 @@
+"""Numbers as people read them. ε is always rounded up, so that no more is promised than was kept."""
+
+import math
+import re
+
+from lightning_gep.privacy.rounding import rounded_up
+
+MECHANISMS = {"gep": "GEP", "bgep": "B-GEP", "gp": "GP", "none": "No privacy"}
+NOTHING = "–"
+
+
+def spent(epsilon: float | None, target: float | None) -> str:
+    """ε spent, and the target if there is one."""
+    return rounded_up(epsilon) if target is None else f"{rounded_up(epsilon)} / {target:g}"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share between 0 and 1 in percent."""
+    return NOTHING if share is None else f"{100 * share:.{digits}f} %"
+
+
+def with_spread(mean: float, deviation: float | None, digits: int = 1) -> str:
+    """Mean ± standard deviation, both already in the unit that is shown."""
+    return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def short(value: float | None) -> str:
+    """A number in its shortest form."""
+    return NOTHING if value is None else "∞" if value == math.inf else f"{value:.4g}".replace("e-0", "e-")
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds, minutes or hours, whichever is readable."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return (
+        f"{int(seconds) // 60} min {int(seconds) % 60} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    )
+
+
+def memory(megabytes: float | None) -> str:
+    """Megabytes or gigabytes."""
+    if megabytes is None:
+        return NOTHING
+    return f"{megabytes:.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.2f} GB"
+
+
+def mechanism_name(mechanism: str) -> str:
+    """The paper's way to write it."""
+    return MECHANISMS.get(mechanism, mechanism) or NOTHING
+
+
+def counted(count: int, thing: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def listed(words: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def sentence(text: str) -> str:
+    """The text on one line, with a full stop."""
+    line = re.sub(r"\s+", " ", text).strip()
+    return line if not line or line[-1] in ".!?" else f"{line}."

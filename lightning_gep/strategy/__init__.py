@@ -1,0 +1,1 @@
+"""The Lightning glue: a strategy that makes a run private."""

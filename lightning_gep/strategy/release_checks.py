@@ -1,0 +1,59 @@
+"""What is checked before every release: code that behaved when training began may have changed since."""
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from lightning.pytorch import Trainer
+from torch.optim import Optimizer
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.batches import take
+from lightning_gep.gradients.mixing import RECORDS_TRIED, check_transfer
+from lightning_gep.gradients.randomness import random_state_kept
+from lightning_gep.strategy.refusals import check_no_accumulation, check_no_gradient_hooks
+from lightning_gep.strategy.step import StepGradients, train_mode
+
+
+class ReleaseChecks:
+    """The checks of one fit. Those that run the user's code do so on a few public records, at the
+    first step of every epoch and at one that chance decides on.
+    """
+
+    def __init__(
+        self, gradients: StepGradients, public_batch: Any, like_a_training_batch: Callable[[Any], Any]
+    ) -> None:
+        self._gradients, self._like_a_training_batch = gradients, like_a_training_batch
+        self._records = take(public_batch, slice(0, RECORDS_TRIED))
+        self._released_batch: int | None = None
+        self._epoch: int | None = None
+        self._also_at = 0
+
+    def before_training(self) -> None:
+        """Raises ConfigurationError if what happens to a batch on its way to training_step mixes or keeps records."""
+        with train_mode(self._gradients.module):
+            check_transfer(self._gradients.module, self._records, self._like_a_training_batch)
+
+    def before_a_release(self, trainer: Trainer, optimizer: Optimizer) -> None:
+        """Raises ConfigurationError for what would make the release more than one of a subsample of its own."""
+        check_no_accumulation(trainer)
+        check_no_gradient_hooks(self._gradients.module)  # which callbacks and module may have set at any time
+        if self._epoch != trainer.current_epoch:
+            self._epoch = trainer.current_epoch
+            self._also_at = secrets.randbelow(int(trainer.num_training_batches))
+            self._check_again()
+        elif trainer.fit_loop.batch_idx == self._also_at:
+            self._check_again()
+        batch = trainer.fit_loop.total_batch_idx
+        if batch == self._released_batch:
+            raise ConfigurationError(
+                f"{type(optimizer).__name__}.step evaluates the loss more than once on the same batch (like SAM or "
+                "line searches), and every evaluation would be a release of its own. Use SGD or Adam."
+            )
+        self._released_batch = batch
+
+    def _check_again(self) -> None:
+        """Some begin to mix records after a few epochs, or do so at some steps."""
+        self.before_training()
+        with random_state_kept():
+            self._gradients.check_again(self._like_a_training_batch(self._records))

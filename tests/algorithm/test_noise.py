@@ -1,0 +1,198 @@
+import copy
+import math
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from lightning_gep.algorithm import noise as noise_module
+from lightning_gep.algorithm.gep import perturb
+from lightning_gep.algorithm.noise import SecureNoise, SeededNoise, SystemNoise, make_noise
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.privacy.release import Part
+from lightning_gep.privacy.sampling import Secret
+
+CPU = torch.device("cpu")
+SOURCES = {"system": SystemNoise, "secure": SecureNoise, "seeded": lambda: SeededNoise(3)}
+
+
+def draw(noise, size, step=0, part="embedding"):
+    return noise.normal(size, step=step, part=part, device=CPU)
+
+
+def looks_like(sample, std):
+    """Variance within 0.5 % (7 standard errors at 4·10⁶) and the Gaussian shape of the first million."""
+    variance_right = abs(float(sample.square().mean()) / std**2 - 1) < 0.005
+    shape_right = stats.kstest(sample[:1_000_000].numpy() / std, "norm").pvalue > 1e-6
+    return variance_right and shape_right
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_millions_of_draws_have_the_right_scale_and_shape(name):
+    part = Part(clip=0.7, sigma=2.5)
+    noisy = perturb(torch.zeros(4_000_000, dtype=torch.float64), part, SOURCES[name](), 0, "residual")
+    assert looks_like(noisy, 0.7 * 2.5)
+    assert not looks_like(noisy * 1.03, 0.7 * 2.5), "a scale 3 % too large must be noticed"
+    assert not looks_like(noisy * 0.97, 0.7 * 2.5), "a scale 3 % too small must be noticed"
+
+
+def test_another_shape_is_noticed():
+    uniform = (torch.rand(1_000_000, dtype=torch.float64) - 0.5) * math.sqrt(12)
+    assert not looks_like(uniform, 1.0)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("size", [0, 1, 2, 7])
+def test_any_size(name, size):
+    sample = draw(SOURCES[name](), size)
+    assert sample.shape == (size,)
+    assert sample.dtype == torch.float64
+    assert torch.isfinite(sample).all()
+
+
+@pytest.mark.parametrize("name", ["system", "secure"])
+def test_draws_never_repeat(name):
+    """Not from call to call with the same step, not from start to start, not because the user fixed every seed."""
+    seen = []
+    for _ in range(3):
+        torch.manual_seed(0)
+        np.random.seed(0)
+        noise = SOURCES[name]()
+        seen += [draw(noise, 1000) for _ in range(2)]
+    values = torch.cat(seen)
+    assert len(values.unique()) == len(values)
+    correlations = torch.corrcoef(torch.stack(seen)).fill_diagonal_(0)
+    assert float(correlations.abs().max()) < 0.2
+
+
+@pytest.mark.parametrize("name", ["system", "secure"])
+def test_two_processes_share_no_draw(name):
+    script = (
+        "import torch; torch.manual_seed(0); from lightning_gep.algorithm.noise import make_noise;"
+        f"print(*make_noise('{name}').normal(200, step=0, part='x', device=torch.device('cpu')).tolist())"
+    )
+    runs = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True) for _ in "ab"]
+    first, second = (set(run.stdout.split()) for run in runs)
+    assert len(first) == 200
+    assert not first & second
+
+
+def test_secure_noise_is_a_sum_of_several_draws_from_a_stream_cipher():
+    noise = SecureNoise()
+    assert noise.DRAWS == 4
+    lengths = []
+    original = noise._keystream
+
+    class Watched:
+        def update(self, data):
+            lengths.append(len(data))
+            return original.update(data)
+
+    noise._keystream = Watched()
+    draw(noise, 1000)
+    assert lengths == [4 * 1000 * 8], "four 64-bit words a number"
+
+
+def test_seeded_noise_depends_on_seed_step_and_part_and_on_nothing_else():
+    base = draw(SeededNoise(3), 100, step=5)
+    assert torch.equal(base, draw(SeededNoise(3), 100, step=5))
+    for other in (
+        draw(SeededNoise(4), 100, step=5),
+        draw(SeededNoise(3), 100, step=6),
+        draw(SeededNoise(3), 100, step=5, part="residual"),
+    ):
+        assert not torch.equal(base, other)
+
+
+def test_only_the_seeded_source_is_marked_not_private():
+    assert [make_noise(name).private for name in ("system", "secure", "seeded")] == [True, True, False]
+
+
+def test_an_unknown_source_is_explained():
+    with pytest.raises(ConfigurationError, match=r"generator='mersenne' is not known. Choose one of 'system'"):
+        make_noise("mersenne")
+
+
+def test_torch_cpu_seeds_are_why_the_system_source_does_not_use_them():
+    """If this ever fails, torch keeps more than 32 bits of a seed and its generator could be used on the CPU too."""
+    first = torch.randn(4, generator=torch.Generator().manual_seed(5))
+    assert torch.equal(first, torch.randn(4, generator=torch.Generator().manual_seed(5 + 2**32)))
+
+
+@pytest.mark.parametrize("name", ["system", "secure"])
+def test_a_source_cannot_be_saved_or_copied(name):
+    for copying in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="must not be saved or copied"):
+            copying(SOURCES[name]())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("name", ["system", "secure"])
+def test_a_forked_process_draws_its_own_noise(name):
+    noise = SOURCES[name]()
+    draw(noise, 3)
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.write(writing, draw(noise, 50).numpy().tobytes())
+        os._exit(0)
+    os.wait()
+    theirs = np.frombuffer(os.read(reading, 400))
+    assert not set(theirs) & set(draw(noise, 50).tolist())
+
+
+def test_sources_start_from_enough_entropy(monkeypatch):
+    asked, real = [], os.urandom
+    monkeypatch.setattr(noise_module.os, "urandom", lambda count: asked.append(count) or real(count))
+    SystemNoise()
+    SecureNoise()
+    Secret()
+    assert asked == [32, 32, 16, 32]
+    monkeypatch.setattr(noise_module.os, "urandom", lambda count: bytes(range(count)))
+    assert Secret().reveal() == bytes(range(32))
+    assert torch.equal(draw(SystemNoise(), 5), draw(SystemNoise(), 5)), "nothing else goes in"
+
+
+def test_other_devices_use_their_own_generator_with_a_seed_from_the_system(monkeypatch):
+    """No other device is here, so its generator is watched instead."""
+    seeds, used = [], []
+
+    class Generator:
+        def __init__(self, device):
+            pass
+
+        def manual_seed(self, seed):
+            seeds.append(seed)
+            return self
+
+    monkeypatch.setattr(noise_module.torch, "Generator", Generator)
+    monkeypatch.setattr(noise_module.torch, "randn", lambda size, **k: used.append(k["generator"]) or torch.zeros(size))
+    device = torch.device("cuda", 0)
+    sources = [SystemNoise(), SystemNoise()]
+    for source in sources:
+        for _ in range(2):
+            source.normal(3, step=0, part="x", device=device)
+    assert len(set(seeds)) == 2, "one seed a source"
+    assert used[0] is used[1] is not used[2]
+
+
+def test_both_numbers_of_a_pair_end_in_different_sums(monkeypatch):
+    """With the angle at zero every cosine is 1 and every sine 0, so that the sums show who got what."""
+    noise = SecureNoise()
+    words = np.zeros((2, 8), dtype=np.uint64)
+    words[0] = np.arange(1, 9, dtype=np.uint64) << np.uint64(59)
+    words[1, 0] = np.uint64(1) << np.uint64(62)
+
+    class Fixed:
+        def update(self, data):
+            return words.tobytes()
+
+    noise._keystream = Fixed()
+    quarter = draw(noise, 4)
+    words[1, 0] = 0
+    changed = (quarter - draw(noise, 4)).abs() > 1e-9
+    assert changed.tolist() == [True, True, False, False]

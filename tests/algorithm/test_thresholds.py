@@ -1,0 +1,78 @@
+"""Thresholds and k chosen on public gradients whose right answers are known."""
+
+import pytest
+import torch
+
+from lightning_gep.algorithm.thresholds import choose_thresholds
+from lightning_gep.strategy.strategy import GEPStrategy
+from tests.reference import orthonormal_rows
+
+SIZES = (150, 250)
+
+
+def gradients(count, directions, inside, outside):
+    """Rows with norm `inside` in the span of `directions` and norm `outside` beyond it, in expectation."""
+    p = directions.shape[1]
+    within = torch.randn(count, len(directions)) @ directions / len(directions) ** 0.5
+    return inside * within + outside * torch.randn(count, p) / p**0.5
+
+
+def choose(inside, outside, k=None, rank=20):
+    blocks = [orthonormal_rows(rank // 2, size, torch.float32) for size in SIZES]
+    directions = torch.block_diag(*blocks)
+    fit, held_out = (gradients(count, directions, inside, outside) for count in (500, 200))
+    return choose_thresholds(lambda: fit.split(100), held_out, SIZES, k=k, num_anchors=500)
+
+
+@pytest.mark.parametrize("scale", [3.0, 100.0])
+def test_thresholds_have_the_ratio_of_the_norms_and_the_larger_is_one(scale):
+    chosen = choose(scale, scale / 5, k=25)
+    assert chosen.k == 25
+    assert chosen.clip_embedding == 1.0
+    assert chosen.clip_residual == pytest.approx(0.2, rel=0.15)
+
+
+def test_small_gradients_get_small_thresholds():
+    chosen = choose(0.01, 0.002, k=25)
+    assert chosen.clip_embedding == pytest.approx(0.005, rel=0.2)
+    assert chosen.clip_residual == pytest.approx(0.001, rel=0.2)
+
+
+def test_residuals_are_measured_on_anchors_the_basis_has_not_seen():
+    """Pure noise: on its own anchors a basis would leave almost nothing, on others nearly all of it."""
+    chosen = choose(0.0, 3.0, k=150)
+    assert chosen.clip_residual / chosen.clip_embedding > 0.9
+
+
+def test_k_stops_where_more_directions_cost_more_noise_than_they_save():
+    assert choose(5.0, 0.3, rank=20).k == 25
+    assert choose(5.0, 0.3, rank=100).k == 100
+
+
+def test_directions_are_weighed_by_their_energy_not_by_when_they_were_seen():
+    directions = torch.block_diag(*(orthonormal_rows(10, size, torch.float32) for size in SIZES))
+    fit = torch.cat([gradients(100, directions, 0.0, 1.0), gradients(400, directions, 5.0, 0.1)])
+    held_out = gradients(200, directions, 5.0, 0.1)
+    assert choose_thresholds(lambda: fit.split(100), held_out, SIZES, k=None, num_anchors=500).k == 25
+
+
+def test_gradients_that_say_nothing_still_give_usable_thresholds():
+    zero = torch.zeros(50, 400)
+    with pytest.warns(UserWarning, match="span 0 of"):
+        chosen = choose_thresholds(lambda: [zero], zero, SIZES, k=10, num_anchors=50)
+    assert chosen.clip_embedding > 0
+    assert chosen.clip_residual > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "chosen"),
+    [
+        ({"mechanism": "gep", "k": 5, "clip_embedding": 1.0}, True),
+        ({"mechanism": "gep", "k": 5, "clip_embedding": 1.0, "clip_residual": 1.0}, False),
+        ({"mechanism": "bgep", "k": 5, "clip_embedding": 1.0}, False),
+        ({"mechanism": "bgep", "k": 5}, True),
+        ({"mechanism": "gp"}, False),
+    ],
+)
+def test_only_what_the_mechanism_uses_is_chosen(settings, chosen):
+    assert GEPStrategy(epsilon=1.0, **settings).settings.leaves_choices == chosen

@@ -1,0 +1,418 @@
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from io import StringIO
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from rich.console import Console
+
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.cli.configs import config_directory
+from lightning_gep.cli.plan.command import main
+from lightning_gep.cli.plan.costs import plan_noise
+from lightning_gep.cli.plan.jobs import make_jobs
+from lightning_gep.cli.plan.page import page
+from lightning_gep.cli.plan.sizes import Known
+from lightning_gep.cli.plan.table import bar, plan_table
+from lightning_gep.privacy.rounding import rounded_up
+from lightning_gep.privacy.run_size import RunSize
+from lightning_gep.strategy.settings import NOTHING_CHOSEN
+from lightning_gep.strategy.strategy import planned_steps
+from tests.browser import Watched, browser  # noqa: F401  # a fixture
+
+OWN = ("--records", "1257", "--parameters", "6186")
+RDP = "privacy.accountant=rdp"
+
+
+def rows(tmp_path, *arguments):
+    """The rows that the command writes."""
+    main([*arguments, "--json", str(tmp_path / "plan.json")])
+    return json.loads((tmp_path / "plan.json").read_text("utf-8"))["rows"]
+
+
+def strategys_plan(*overrides):
+    """The plan that training with these overrides would have: built as the strategy builds it, without training."""
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        config = compose("train", ["output_dir=.", *overrides])
+        strategy = instantiate(config.mechanism, **config.privacy)
+        trainer = instantiate(config.trainer)(logger=False, callbacks=[], enable_checkpointing=False, accelerator="cpu")
+        data, model = instantiate(config.data), instantiate(config.model)
+    data.setup("fit")
+    loader = data.train_dataloader()
+    return strategy.settings.plan(
+        strategy.settings.fill_in(NOTHING_CHOSEN),
+        num_records=len(loader.dataset),
+        batch_size=loader.batch_size,
+        steps=planned_steps(trainer, len(loader)),
+        num_parameters=ParameterGroups.from_module(model, strategy.cost.groups).num_parameters,
+    )
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("mechanism=gp", RDP, "data.batch_size=100", "trainer.max_epochs=3"),
+        ("mechanism=bgep", RDP, "data.batch_size=512", "model.network.channels=8", "mechanism.k=50"),
+        ("experiment=digits_epsilon2", RDP, "mechanism.split=equal", "trainer.max_steps=41"),
+        (RDP, "mechanism.clipping=joint", "mechanism.clip_residual=0.1", "privacy.delta=null"),
+        (RDP, "mechanism.split=[2,1]", "privacy.epsilon=null", "privacy.noise_multiplier=1.3"),
+        (RDP, "+trainer.limit_train_batches=0.5"),
+    ],
+)
+def test_it_plans_what_gep_train_would_do(overrides, tmp_path):
+    plan = strategys_plan(*overrides)
+    (row,) = rows(tmp_path, *overrides)
+    embedding, residual = plan.release.embedding, plan.release.residual
+    assert row["noise_multiplier"] == plan.event.noise_multiplier
+    assert row["sigma_embedding"] == (None if embedding is None else embedding.sigma)
+    assert row["sigma_residual"] == (None if residual is None else residual.sigma)
+    assert row["steps"] == plan.planned_steps
+    assert row["sample_rate"] == plan.sample_rate
+    assert (row["delta"], row["accountant"], row["target_epsilon"]) == (
+        plan.delta,
+        plan.accountant,
+        plan.target_epsilon,
+    )
+
+
+def test_the_same_plan_without_data_and_model(tmp_path):
+    overrides = ("mechanism=gep,gp", RDP)
+    assert rows(tmp_path, *overrides) == rows(tmp_path, *overrides, *OWN)
+
+
+def test_known_noise_for_mnist(tmp_path):
+    sizes = ("--records", "60000", "--parameters", "14394", "data.batch_size=1000", "trainer.max_epochs=50")
+    found = rows(
+        tmp_path,
+        *sizes,
+        "privacy.epsilon=2",
+        "privacy.delta=1e-5",
+        "mechanism.split=equal",
+        "privacy.accountant=pld,rdp",
+    )
+    assert [row["steps"] for row in found] == [3000, 3000]
+    assert [row["sigma_embedding"] for row in found] == pytest.approx([2.796, 2.992], rel=1e-3)
+    assert [row["labels"] for row in found] == [{"privacy.accountant": "pld"}, {"privacy.accountant": "rdp"}]
+
+
+def test_commas_range_and_choice_give_every_combination_as_in_hydra(tmp_path):
+    arguments = (RDP, "data.batch_size=128,256", "trainer.max_epochs=range(5,15,5)", "mechanism=choice(gep,gp)")
+    found = rows(tmp_path, "--multirun", *arguments, *OWN)
+    combinations = [(row["batch_size"], row["epochs"], row["mechanism"]) for row in found]
+    assert combinations == [(b, e, m) for b in (128, 256) for e in (5, 10) for m in ("gep", "gp")]
+    # A list in brackets is one value.
+    assert len(rows(tmp_path, RDP, "mechanism.split=[1,2]", *OWN)) == 1
+
+
+def test_options_may_stand_between_overrides(tmp_path):
+    (row,) = rows(tmp_path, RDP, "--records", "2000", "data.batch_size=100", "--parameters", "50", "mechanism.k=10")
+    assert (row["records"], row["parameters"], row["batch_size"], row["k"]) == (2000, 50, 100, 10)
+
+
+def test_several_devices_share_a_batch(tmp_path):
+    (row,) = rows(tmp_path, RDP, *OWN, "trainer.devices=2", "data.batch_size=100")
+    assert (row["batch_size"], row["steps"]) == (200, 30 * 7)
+    (row,) = rows(tmp_path, RDP, *OWN, "trainer.devices=[0,1]", "+trainer.num_nodes=2", "data.batch_size=100")
+    assert row["batch_size"] == 400
+
+
+def test_data_is_read_once_for_all_batch_sizes(monkeypatch):
+    from recipes.data.digits import DigitsDataModule
+
+    setups, setup = [], DigitsDataModule.setup
+    monkeypatch.setattr(DigitsDataModule, "setup", lambda self, stage=None: setups.append(stage) or setup(self, stage))
+    jobs, given = make_jobs(["data.batch_size=64,128,300", "data.seed=0,1"], Known())
+    assert [job.size.batch_size for job in jobs] == [64, 64, 128, 128, 300, 300]
+    assert {job.size.num_records for job in jobs} == {1257}
+    assert len(setups) == 2
+    assert given == {"data.batch_size": ["64", "128", "300"], "data.seed": ["0", "1"]}
+
+
+def test_epsilon_of_a_given_noise_and_on_the_way(tmp_path, capsys):
+    arguments = (*OWN, "privacy.epsilon=null", "privacy.noise_multiplier=1.3", "trainer.max_steps=12")
+    (row,) = rows(tmp_path, *arguments)
+    quarters = [point["epsilon"] for point in row["epsilon_at_quarters"]]
+    assert [point["steps"] for point in row["epsilon_at_quarters"]] == [3, 6, 9]
+    assert 0 < quarters[0] < quarters[1] < quarters[2] < row["epsilon"] < row["epsilon_by_rdp"]
+    shown = capsys.readouterr().out
+    for value in (*quarters, row["epsilon"], row["epsilon_by_rdp"]):
+        assert rounded_up(value) in shown
+    for words in ("ε by RDP", "ε after a quarter of the run", "ε after half", "ε after three quarters"):
+        assert words in shown
+
+
+def test_a_run_without_privacy_says_so(tmp_path, capsys):
+    (row,) = rows(tmp_path, *OWN, "privacy.epsilon=null", "privacy.noise_multiplier=0", RDP)
+    assert (row["epsilon"], row["private"]) == ("inf", False)
+    assert "NOT private" in capsys.readouterr().out
+    rows(tmp_path, *OWN, "privacy.generator=seeded", RDP)
+    assert "privacy.generator=seeded can be repeated" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["privacy.epsilonn=3"], "privacy.epsilonn"),
+        (["+privacy.epsilonn=3"], "privacy.epsilonn is not a setting of GEPStrategy. Did you mean privacy.epsilon?"),
+        (["+mechanism.kk=3"], "mechanism.kk"),
+        (["+privcy.epsilon=3"], "privcy"),
+        (["+trainer.max_epoch=3"], "trainer.max_epoch is not known. Did you mean trainer.max_epochs?"),
+        (["mechanism=gepp"], "mechanism/gepp"),
+        (["mechanism=gep,gp", "mechanism.k=10"], "mechanism.k"),
+        (["foo"], "'foo'"),
+        (["privacy.epsilon=[1"], "privacy.epsilon=[1"),
+        (["privacy=null"], "privacy=null"),
+        (["privacy.epsilon=-1"], "privacy.epsilon must be"),
+        (["privacy.epsilon=null"], "privacy.epsilon=None and privacy.noise_multiplier=None"),
+        (["privacy.delta=0.01"], "privacy.delta=0.01 is not below"),
+        (["privacy.delta=2"], "privacy.delta must"),
+        (["privacy.accountant=foo"], "privacy.accountant='foo'"),
+        (["privacy.generator=dice"], "privacy.generator='dice'"),
+        (["mechanism.k=auto"], "mechanism.k='auto' is chosen on public data"),
+        (["mechanism.clip_residual=auto"], "mechanism.clip_residual='auto' is chosen on public data"),
+        (["mechanism.clip_residual=inf"], "mechanism.clip_residual=inf"),
+        (["mechanism.k=9999"], "mechanism.k=9999"),
+        (["mechanism.split=foo"], "mechanism.split='foo'"),
+        (["data.batch_size=0"], "data.batch_size must"),
+        (["data.batch_size=256,5000"], "data.batch_size=5000"),
+        (["data.batch_size=null"], "data.batch_size is not set"),
+        (["trainer.max_epochs=-1"], "trainer.max_epochs=-1"),
+        (["trainer.max_steps=0"], "trainer.max_steps must"),
+        (["trainer.devices=auto"], "trainer.devices='auto'"),
+        (["+trainer.num_nodes=0"], "trainer.num_nodes=0"),
+        (["+trainer.limit_train_batches=2.0"], "trainer.limit_train_batches=2.0"),
+        (["+trainer.fast_dev_run=true"], "trainer.fast_dev_run=True"),
+        (["+trainer.accumulate_grad_batches=2"], "trainer.accumulate_grad_batches=2"),
+        (["mechanism=none"], "mechanism=none adds no noise"),
+        (["--records", "0"], "--records: '0'"),
+        (["--parametres", "3"], "--parametres"),
+        (["--min-steps", "3"], "--min-steps belongs to a search. Add --search."),
+        (["--search", "--epochs", "2,x"], "--epochs: 'x'"),
+        (["--search", "--epochs", "1", "--batch-sizes", "1000"], "--min-steps=100"),
+        (["--search", "--batch-sizes", "64", "data.batch_size=64"], "data.batch_size and --batch-sizes"),
+        (["--search", "trainer.max_epochs=null"], "trainer.max_epochs"),
+        (["--search", "privacy.epsilon=null", "privacy.noise_multiplier=1"], "privacy.epsilon=None"),
+        (["--html", "."], "--html"),
+    ],
+)
+def test_what_cannot_work_is_one_line_that_names_the_key_and_exit_code_2(arguments, named, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main([*OWN, RDP, *arguments] if not any("accountant" in word for word in arguments) else [*OWN, *arguments])
+    assert exit_.value.code == 2
+    output = capsys.readouterr()
+    (line,) = output.err.splitlines()
+    assert line.startswith("gep-plan: ")
+    assert named in line
+    assert str(config_directory().parent) not in line
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("data.num_workers=-1", "data.num_workers must be"),
+        ("model.num_classes=0", "model: num_classes must be"),
+        ("data._target_=nowhere.Data", "data could not be built"),
+        ("mechanism.groups=shrubs", "mechanism.groups='shrubs'"),
+        ("mechanism.subspace=trackd", "mechanism.subspace='trackd'"),
+        ("+trainer.depth=3", "trainer.depth is not an argument"),
+    ],
+)
+def test_data_and_model_that_cannot_be_built(override, named, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main([override])
+    assert exit_.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gep-plan: ")
+    assert named in line
+
+
+def subprocess_of(code, *, cwd):
+    environment = {**os.environ, "COLUMNS": "100"}
+    return subprocess.run([sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], [*OWN], [*OWN, RDP, "mechanism=gep,gp", "--html", "plan.html"]])
+def test_help_and_known_sizes_do_not_wait_for_torch(arguments, tmp_path):
+    code = f"""
+import sys
+from lightning_gep.cli.plan.command import main
+try:
+    main({arguments!r})
+except SystemExit as exit_:
+    assert exit_.code == 0
+print("imported:", {{"torch", "lightning", "opacus"}} & set(sys.modules))
+"""
+    result = subprocess_of(code, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "imported: set()" in result.stdout
+    assert "examples:" in result.stdout or "noise per step" in result.stdout.lower()
+
+
+def test_the_command_gives_one_line_without_a_traceback(tmp_path):
+    command = [sys.executable, "-m", "lightning_gep.cli.plan.command", *OWN, "privacy.epsilonn=3"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == [
+        "gep-plan: Could not override 'privacy.epsilonn'. To append to your config use +privacy.epsilonn=3"
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_ranks_and_explains(tmp_path, capsys):
+    options = ("--batch-sizes", "100,200,400", "--epochs", "10,20", "--min-steps", "60", "--top", "2")
+    main([*OWN, RDP, "--search", *options, "--json", str(tmp_path / "plan.json")])
+    (found,) = json.loads((tmp_path / "plan.json").read_text("utf-8"))["searches"]
+    shown = " ".join(capsys.readouterr().out.split())
+    searched = found["searched"]
+    assert all(row["steps"] >= 60 for row in searched)
+    assert len(searched) == 5
+    for criterion, words in (("noise_per_step", "Least noise per step"), ("noise_of_mean", "Least noise of the mean")):
+        ranked = found[f"least_{criterion}"]
+        values = sorted(row[criterion] for row in searched)
+        assert [row[criterion] for row in ranked] == values[:2]
+        best = ranked[0]
+        assert re.search(rf"{words}[^:]*: batch size {best['batch_size']}, {best['epochs']:g} epochs", shown)
+    assert "one step on all records, which learns nothing" in shown
+    assert "--min-steps 60 is a choice of yours" in shown
+
+
+def test_a_search_takes_sizes_from_overrides_and_every_mechanism_by_itself(tmp_path, capsys):
+    overrides = ("mechanism=gep,gp", "data.batch_size=100,200", "trainer.max_epochs=10,20")
+    main([*OWN, RDP, "--search", *overrides, "--top", "1", "--json", str(tmp_path / "plan.json")])
+    found = json.loads((tmp_path / "plan.json").read_text("utf-8"))["searches"]
+    assert [search["searched"][0]["mechanism"] for search in found] == ["gep", "gp"]
+    for search in found:
+        assert {(row["batch_size"], row["epochs"]) for row in search["searched"]} == {(100, 10), (100, 20), (200, 20)}
+    assert "gep at ε = 8" in capsys.readouterr().out
+
+
+@functools.cache
+def some_plans():
+    gep = {"k": 100, "clip_embedding": 1.0, "clip_residual": 0.5, "epsilon": 2.0, "accountant": "rdp"}
+    gp = {"mechanism": "gp", "epsilon": 2.0, "accountant": "rdp"}
+    return tuple(
+        plan_noise(settings, RunSize(1257, 6186, batch_size, epochs))
+        for settings in (gep, gp)
+        for batch_size in (256, 512)
+        for epochs in (10, 20)
+    )
+
+
+def printed(plans, width):
+    console = Console(file=StringIO(), width=width)
+    console.print(plan_table(plans, console))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_table_fits_and_says_what_it_left_out(width):
+    plans = some_plans()
+    text = printed(plans, width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "…" not in text
+    for plan in plans:
+        assert f"{plan.noise_per_step:#.4g}" in text
+    left_out = "Left out for lack of room: sampling rate q" in text
+    assert left_out == (width < 120)
+    assert ("σ₁" in text.split("─")[0]) == (width >= 80)
+
+
+def test_the_table_marks_the_least_of_each_kind_and_says_once_what_is_common():
+    plans = some_plans()
+    text = printed(plans, 120)
+    least = [min(plan.noise_per_step for plan in plans), min(plan.noise_of_mean for plan in plans)]
+    assert sorted(re.findall(r"★ (\S+)", text)) == sorted(f"{value:#.4g}" for value in least)
+    assert "N = 1257, p = 6186, ε = 2, δ = 0.0001, accountant = rdp" in " ".join(text.split())
+    assert text.count("█" * 8) == 1
+
+
+def test_noise_of_nothing_is_not_the_least():
+    free = plan_noise({"mechanism": "gp", "noise_multiplier": 0.0, "accountant": "rdp"}, RunSize(1257, 6186, 256, 10))
+    text = printed([*some_plans(), free], 120)
+    assert "★ 0 " not in text
+    assert text.count("★") == 2
+
+
+def test_bars_and_rounding():
+    assert [bar(share, 4) for share in (0.0, 0.5, 1.0)] == [" ", "██", "████"]
+    assert bar(1 / 32, 4) == "▏"
+    assert rounded_up(1.9991) == "2"
+    assert rounded_up(1.9981) == "1.999"
+    assert rounded_up(float("inf")) == "∞"
+
+
+def the_page(plans):
+    return page(plans, [], lambda *_: None)
+
+
+def test_the_page_is_one_file_without_addresses_to_load_from():
+    text = the_page(some_plans())
+    own = text.split("<script>")[0]  # the charts' library speaks of addresses, but loads none
+    assert "http" not in own
+    assert not re.search(r"<(script|img|link|iframe)[^>]+(src|href)=", own)
+    for plan in some_plans():
+        assert f"{plan.noise_per_step:#.4g}" in own
+    assert own.count('class="least"') == 2
+
+
+def test_the_pages_plots_hold_the_numbers():
+    plans = some_plans()
+    text = the_page(plans)
+    charts = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    noise = {value for trace in charts["noise"] for value in trace["y"]}
+    assert noise == {plan.noise_per_step for plan in plans}
+    assert [trace["name"] for trace in charts["noise"]] == [
+        f"{mechanism}, {epochs} epochs" for mechanism in ("gep", "gp") for epochs in (10, 20)
+    ]
+    # ε does not depend on the mechanism: four curves for eight plans.
+    assert len(charts["epsilon"]) == 4
+    for trace in charts["epsilon"]:
+        assert trace["y"][0] == 0
+        assert trace["y"][-1] == pytest.approx(2.0, rel=1e-3)
+    embedding, residual = charts["split"]
+    for plan, *parts in zip(plans, embedding["x"], residual["x"], strict=True):
+        assert sum(parts) == pytest.approx(plan.noise_per_step)
+        assert parts[0] == pytest.approx(plan.embedding_share * plan.noise_per_step)
+
+
+def test_text_from_the_command_line_is_escaped_in_the_page():
+    settings = {"mechanism": "gp", "epsilon": 2.0, "accountant": "rdp"}
+    sizes = [RunSize(1257, 6186, 256, 2, 3), RunSize(1257, 6186, 512, 2, 3)]
+    text = the_page([plan_noise(settings, size, {"seed": f"</script><b>{n}"}) for n, size in enumerate(sizes)])
+    assert "</script><b>" not in text
+    assert "<b>" not in text.split("<script", 1)[0]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(375, "dark"), (1000, "light")])
+def test_a_browser_draws_the_page(width, scheme, browser, tmp_path):  # noqa: F811
+    path = tmp_path / "plan.html"
+    path.write_text(the_page(some_plans()), "utf-8")
+    watched = Watched(browser, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    opened = watched.open(path)
+    assert opened.locator("#noise .scatterlayer .trace").count() == 4
+    assert opened.locator("#epsilon .scatterlayer .trace").count() == 4
+    assert opened.locator("#split .bars .point").count() == 16
+    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert (shade(opened, "document.body", "backgroundColor") < 380) == (scheme == "dark")
+    assert (shade(opened, "document.querySelector('#noise .xtick text')", "fill") > 380) == (scheme == "dark")
+    other = "light" if scheme == "dark" else "dark"
+    opened.emulate_media(color_scheme=other)
+    assert (shade(opened, "document.querySelector('#noise .xtick text')", "fill") > 380) == (other == "dark")
+    assert watched.errors == []
+    assert watched.requests == [path.as_uri()]
+    watched.close()
+
+
+def shade(opened, element, name):
+    """The sum of red, green and blue, when it has been the same for a moment: plots are drawn anew after a change."""
+    seen = []
+    while len(seen) < 4 or (len(seen) < 40 and len(set(seen[-4:])) > 1):
+        opened.wait_for_timeout(200)
+        seen.append(opened.evaluate(f"getComputedStyle({element}).{name}"))
+    return sum(int(value) for value in re.findall(r"\d+", seen[-1])[:3])

@@ -1,0 +1,84 @@
+import json
+import subprocess
+import sys
+
+import pytest
+import wandb
+from wandb_workspaces.workspaces import Workspace
+
+from lightning_gep.cli.dashboard import main
+from lightning_gep.loggers import wandb_login
+from tests.wandb_files import offline  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("offline")
+
+
+def test_the_definition_needs_no_account(tmp_path, capsys):
+    assert main(["--project", "mine", "--json", str(tmp_path / "dashboard.json")]) == 0
+    view = json.loads((tmp_path / "dashboard.json").read_text("utf-8"))
+    assert view["project"] == "mine"
+    assert capsys.readouterr() == ("", "")
+    assert main(["--entity", "us", "--json", "-"]) == 0
+    view = json.loads(capsys.readouterr().out)
+    assert (view["entity"], view["project"]) == ("us", "lightning-gep")
+
+
+def test_without_an_account_it_says_so_in_one_line(capsys):
+    assert main(["--project", "mine"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "gep-dashboard: not logged in to W&B. Run `wandb login`" in err
+
+
+def test_without_the_package_it_names_the_extra(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "lightning_gep.loggers.dashboard", raising=False)
+    for name in [name for name in sys.modules if name.split(".")[0] == "wandb_workspaces"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
+    for arguments in ([], ["--json", "-"]):
+        assert main(arguments) == 2
+        assert "pip install 'lightning-gep[dashboard]'" in capsys.readouterr().err
+
+
+class Account:
+    default_entity = "me"
+
+
+@pytest.fixture
+def logged_in(monkeypatch):
+    monkeypatch.setattr(wandb_login, "logged_in", lambda: True)
+    monkeypatch.setattr(wandb, "Api", Account)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(("arguments", "entity"), [([], "me"), (["--entity", "us"], "us")])
+def test_logged_in_it_is_saved_and_its_address_printed(logged_in, capsys, arguments, entity):
+    saved = []
+
+    def save(workspace):
+        saved.append(workspace)
+        return workspace
+
+    logged_in.setattr(Workspace, "save", save)
+    logged_in.setattr(Workspace, "url", "https://example.org/view")
+    assert main(["--project", "mine", *arguments]) == 0
+    ((workspace),) = saved
+    assert (workspace.entity, workspace.project) == (entity, "mine")
+    assert capsys.readouterr().out == "https://example.org/view\n"
+
+
+def test_what_w_and_b_refuses_is_one_line(logged_in, capsys):
+    def save(_):
+        raise wandb.Error("no such project")
+
+    logged_in.setattr(Workspace, "save", save)
+    assert main([]) == 1
+    assert capsys.readouterr().err == "gep-dashboard: W&B did not take the dashboard: no such project\n"
+
+
+def test_help_is_quick_and_names_the_options():
+    result = subprocess.run(
+        [sys.executable, "-m", "lightning_gep.cli.dashboard", "--help"], capture_output=True, text=True, check=True
+    )
+    assert all(option in result.stdout for option in ("--project", "--entity", "--json"))

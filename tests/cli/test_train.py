@@ -1,0 +1,185 @@
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from lightning_gep.cli.configs import config_directory
+from lightning_gep.cli.job import train
+from lightning_gep.cli.summary import summary_rows
+from lightning_gep.cli.train import single_job
+from lightning_gep.reporting.records import RunRecord
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SHORT = ("trainer.max_epochs=1", "data.batch_size=64", "trainer.accelerator=cpu")
+QUICKLY_ACCOUNTED = "privacy.accountant=rdp"
+
+
+def run(command, cwd):
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.run([*command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def gep_train(*overrides, cwd):
+    return run([sys.executable, "-m", "lightning_gep.cli.train", *overrides], cwd)
+
+
+def composed(directory, *overrides):
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        return compose("train", [f"output_dir={directory}", *overrides])
+
+
+def run_directory(cwd):
+    (directory,) = (cwd / "outputs").glob("*/*")
+    return directory
+
+
+def test_a_short_run_from_end_to_end(tmp_path):
+    result = gep_train(*SHORT, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    directory = run_directory(tmp_path)
+    assert (directory / "checkpoints" / "last.ckpt").is_file()
+    assert "privacy/epsilon" in (directory / "metrics" / "metrics.csv").read_text()
+    assert "epsilon: 8.0" in (directory / ".hydra" / "config.yaml").read_text()
+    for part in ("gep", "test accuracy", "ε spent", "of 8", "0.0001", "20", str(directory.relative_to(tmp_path))):
+        assert part in result.stdout
+
+
+@pytest.mark.parametrize("mechanism", ["gep", "bgep", "gp"])
+def test_every_mechanism_trains_and_keeps_its_budget(mechanism, tmp_path):
+    record = train(composed(tmp_path, f"mechanism={mechanism}", QUICKLY_ACCOUNTED, *SHORT))
+    assert record.config["mechanism"]["mechanism"] == mechanism
+    assert record.privacy["private"]
+    assert record.privacy["steps"] == 20
+    assert 7.9 < record.privacy["epsilon"] <= 8.0
+    assert 0 <= record.metrics["test/accuracy"] <= 1
+
+
+def test_the_default_job_learns(tmp_path):
+    """Ten epochs of the thirty, which reach most of the accuracy."""
+    record = train(composed(tmp_path, "trainer.max_epochs=10", QUICKLY_ACCOUNTED))
+    assert record.metrics["test/accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("override", "message", "key"),
+    [
+        ("data.batch_size=0", "batch_size must be a whole number above 0, but it is 0.", "data.batch_size"),
+        ("privacy.epsilon=-1", "epsilon must be a finite number above 0, but it is -1", "privacy.epsilon"),
+        ("privacy.delta=0.9", "delta=0.9 is not below 1/N", "privacy.delta"),
+        ("mechanism.k=99999", "k=99999 basis vectors are more than the 6186", "mechanism.k"),
+        ("threads=0", "threads must be a whole number above 0", "threads"),
+        ("trainer.max_epochs=-1", "max_epochs", None),
+    ],
+)
+def test_a_value_that_cannot_work_is_one_line_with_its_key_and_exit_code_2(override, message, key, tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        single_job(composed(tmp_path, override))
+    assert exit_.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("gep-train:")]
+    assert message in line
+    assert key is None or line.endswith(f"(config key: {key})")
+
+
+def test_the_command_itself_gives_that_line_without_a_traceback(tmp_path):
+    result = gep_train("data.num_workers=-1", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "gep-train: num_workers must be" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_misspelt_key_is_an_error_without_a_traceback(tmp_path):
+    result = gep_train("privacy.epsilonn=3", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "privacy.epsilonn" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_wheel_runs_in_another_environment(tmp_path):
+    """The configs are in the wheel: nothing of the clone is in reach of the installed command."""
+    wheels, environment, elsewhere = tmp_path / "wheels", tmp_path / "environment", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    checked(run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)], REPOSITORY))
+    checked(run([sys.executable, "-m", "venv", str(environment)], tmp_path))
+    (wheel,) = wheels.glob("*.whl")
+    python = environment / "bin" / "python"
+    checked(run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)], tmp_path))
+    (site_packages,) = environment.glob("lib/python*/site-packages")
+    # The dependencies are borrowed. A path listed in a .pth file is not searched for further .pth files, so the clone
+    # stays out of reach where it is installed in editable mode.
+    (site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
+    found = run([python, "-c", "import lightning_gep; print(lightning_gep.__file__)"], elsewhere)
+    assert found.stdout.startswith(str(site_packages)), found.stderr
+    result = run([environment / "bin" / "gep-train", QUICKLY_ACCOUNTED, *SHORT], elsewhere)
+    assert result.returncode == 0, result.stderr
+    assert "ε spent" in result.stdout
+    assert (run_directory(elsewhere) / "checkpoints" / "last.ckpt").is_file()
+    swept = run(
+        [environment / "bin" / "gep-train", "-m", "seed=0,1", "sweep=two", QUICKLY_ACCOUNTED, *SHORT], elsewhere
+    )
+    assert swept.returncode == 0, swept.stderr
+    assert "2 jobs: 2 finished" in swept.stdout
+    page = run([environment / "bin" / "gep-report", "sweeps/two"], elsewhere)
+    assert page.returncode == 0, page.stderr
+    assert (elsewhere / "sweeps" / "two" / "report.html").stat().st_size > 10**6
+
+
+def checked(result):
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+def report(**changes):
+    return {
+        "private": True,
+        "epsilon": 7.99621,
+        "delta": 1e-4,
+        "target_epsilon": 8.0,
+        "steps": 150,
+        "noise_multiplier": 1.0,
+        **changes,
+    }
+
+
+def rows(privacy, directory=Path("outputs/a")):
+    metrics = {"test/accuracy": 0.9361, "test/loss": 0.123456, "val/accuracy": 0.5}
+    config = {"mechanism": {"mechanism": "gep"}}
+    return summary_rows(RunRecord("a", config=config, metrics=metrics, privacy=privacy, seconds=12.34), directory)
+
+
+def test_the_summary_rounds_epsilon_up_and_says_when_a_run_was_not_private(tmp_path):
+    assert rows(report())["ε spent"] == "7.997 of 8"
+    assert rows(report(target_epsilon=None))["ε spent"] == "7.997"
+    assert rows(report(noise_multiplier=0.0, private=False))["ε spent"] == "∞ (not private: there is no noise)"
+    assert "noise can be repeated" in rows(report(epsilon="inf", private=False))["ε spent"]
+    assert rows(report())["test accuracy"] == "93.6 %"
+    assert rows(report())["test loss"] == "0.1235"
+    assert rows(report())["outputs"] == "outputs/a"
+    assert rows(report(), tmp_path)["outputs"] == str(tmp_path)
+
+
+def test_help_shows_examples_and_exit_codes_at_once(tmp_path):
+    result = gep_train("--help", cwd=tmp_path)
+    assert result.returncode == 0
+    for part in (
+        "gep-train -m privacy.epsilon=2,5,8",
+        "Exit codes",
+        "hydra/launcher=",
+        "-sc install=bash",
+        "mechanism: bgep",
+    ):
+        assert part in result.stdout
+
+
+def test_tab_completes_groups_keys_and_options(tmp_path):
+    def completed(line):
+        command = [sys.executable, "-m", "lightning_gep.cli.train", "-sc", "query=bash"]
+        environment = {**os.environ, "COMP_LINE": line, "COMP_POINT": str(len(line))}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        return done.stdout.split()
+
+    assert completed("gep-train mechanism=") == [f"mechanism={name}" for name in ("bgep", "gep", "gp", "none")]
+    assert "privacy.epsilon=" in completed("gep-train privacy.")

@@ -1,0 +1,240 @@
+"""What the three backends have in common: what they leave behind, and what they do at the edges."""
+
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.gradients import GradientError
+from lightning_gep.gradients.functional import FunctionalGradients
+from lightning_gep.gradients.hooks import HookedGradients
+from lightning_gep.gradients.interface import Backend
+from lightning_gep.gradients.loop import LoopGradients
+from tests.gradients_zoo import FEATURES, ZOO, Classifier, FrozenBatchNorm, loss_of, mlp
+
+BACKENDS = [FunctionalGradients, HookedGradients, LoopGradients]
+every_backend = pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+
+
+def bound(backend: type[Backend], module: LightningModule) -> Backend:
+    return backend(module, loss_of(module), ParameterGroups.from_module(module))
+
+
+def fingerprint(module: nn.Module) -> Any:
+    """All that must not change: values, gradients, hooks, modes, and the names of the attributes."""
+    return {
+        "values": {name: tensor.clone().tolist() for name, tensor in module.state_dict().items()},
+        "gradients": {name: (id(p.grad), p.requires_grad, sorted(vars(p))) for name, p in module.named_parameters()},
+        "parts": {
+            name: (part.training, sorted(vars(part)), len(part._forward_hooks), len(part._backward_hooks))
+            for name, part in module.named_modules()
+        },
+        "kinds": {name: part._is_full_backward_hook for name, part in module.named_modules()},
+        "inplace": {name: getattr(part, "inplace", None) for name, part in module.named_modules()},
+    }
+
+
+@every_backend
+@pytest.mark.parametrize("name", ["in-place ReLU", "tied weights", "frozen parameters", "PReLU", "nn.LSTM", "F.relu_"])
+def test_the_module_is_left_as_it_was(backend: type[Backend], name: str) -> None:
+    module, batch = ZOO[name].build()
+    next(p for p in module.parameters() if p.requires_grad).grad = None
+    for p in list(module.parameters())[1:]:
+        p.grad = torch.ones_like(p)
+    before = fingerprint(module)
+    try:
+        bound(backend, module)(batch)
+    except (GradientError, RuntimeError):
+        assert backend is HookedGradients, "only hooks cannot do one of these; a failure leaves no trace either"
+    assert fingerprint(module) == before
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    assert all(bool((gradient == 1).all()) for gradient in gradients)
+
+
+def test_hooks_that_cannot_be_added_leave_no_trace() -> None:
+    module = FrozenBatchNorm()
+    before = fingerprint(module)
+    with pytest.raises(NotImplementedError):
+        bound(HookedGradients, module)(ZOO["Linear"].build()[1])
+    assert fingerprint(module) == before
+
+
+def test_attributes_a_user_has_set_on_parameters_survive_the_hooks() -> None:
+    module = Classifier()
+    weight: Any = module.network[0].weight
+    weight.grad_sample = "mine"
+    bound(HookedGradients, module)(ZOO["Linear"].build()[1])
+    assert weight.grad_sample == "mine"
+
+
+def test_recurrent_layers_can_be_copied_after_the_functional_backend() -> None:
+    module, batch = ZOO["nn.LSTM"].build()
+    bound(FunctionalGradients, module)(batch)
+    layer: Any = module.body.layer
+    assert all(flat is p for flat, p in zip(layer._flat_weights, layer.parameters(), strict=True))
+
+
+def test_recurrent_layers_leave_the_fast_kernels_on() -> None:
+    module, batch = ZOO["nn.GRU"].build()
+    bound(FunctionalGradients, module)(batch)
+    assert torch.backends.mkldnn.enabled
+    assert torch.backends.cudnn.enabled
+
+
+@every_backend
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_an_empty_batch_gives_no_rows_and_does_not_reach_the_users_code(
+    backend: type[Backend], dtype: torch.dtype
+) -> None:
+    def never(batch: Any) -> Tensor:
+        raise AssertionError("called")
+
+    module = Classifier().to(dtype)
+    groups = ParameterGroups.from_module(module)
+    rows = backend(module, never, groups)((torch.zeros(0, FEATURES), torch.zeros(0, dtype=torch.long)))
+    assert rows.shape == (0, groups.num_parameters)
+    assert rows.dtype == torch.promote_types(dtype, torch.float32)
+
+
+@every_backend
+def test_one_record_is_a_batch_too(backend: type[Backend]) -> None:
+    module, (x, y) = ZOO["Conv2d, GroupNorm"].build()
+    gradients = bound(backend, module)
+    all_rows = gradients((x, y))
+    assert torch.allclose(gradients((x[2:3], y[2:3])), all_rows[2:3], atol=1e-6)
+
+
+@every_backend
+def test_columns_are_in_the_order_of_the_groups(backend: type[Backend]) -> None:
+    module, batch = ZOO["Linear"].build()
+    groups = ParameterGroups.from_module(module, {"last": "network.2.*", "rest": "*"})
+    rows = backend(module, loss_of(module), groups)(batch)
+    loss_of(module)(batch).backward()
+    assert torch.allclose(rows.mean(dim=0)[: 3 * 7], module.network[2].weight.grad.flatten(), atol=1e-6)
+    assert torch.allclose(rows.mean(dim=0)[-7:], module.network[0].bias.grad, atol=1e-6)
+
+
+@every_backend
+def test_works_where_gradients_are_switched_off(backend: type[Backend]) -> None:
+    module, batch = ZOO["Linear"].build()
+    gradients = bound(backend, module)
+    expected = gradients(batch)
+    with torch.no_grad():
+        assert torch.equal(gradients(batch), expected)
+
+
+class Skips(Classifier):
+    """The loss does not depend on the network for records of class 0."""
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        x, y = batch
+        return (F.cross_entropy(self(x), y, reduction="none") * (y > 0)).mean()
+
+
+@every_backend
+def test_a_record_that_does_not_matter_has_a_zero_gradient(backend: type[Backend]) -> None:
+    module = Skips()
+    rows = bound(backend, module)((torch.randn(3, FEATURES), torch.tensor([0, 1, 0])))
+    assert rows.any(dim=1).tolist() == [False, True, False]
+
+
+def test_a_loss_without_parameters_has_zero_gradients() -> None:
+    module = Classifier()
+    groups = ParameterGroups.from_module(module)
+    for backend in (FunctionalGradients, LoopGradients, HookedGradients):
+        rows = backend(module, lambda batch: batch[0].mean(), groups)((torch.randn(3, FEATURES),))
+        assert rows.shape == (3, groups.num_parameters)
+        assert not rows.any()
+
+
+class Dropped(LightningModule):
+    """The gradient of record i is its dropout mask: 0 or 1/(1 − p)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Linear(400, 1, bias=False)
+        self.dropout = nn.Dropout(0.25)
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        return self.weight(self.dropout(batch)).mean()
+
+
+@every_backend
+def test_dropout_is_drawn_anew_for_every_record_and_call(backend: type[Backend]) -> None:
+    gradients = bound(backend, Dropped())
+    batch = torch.ones(3, 400)
+    first, second = gradients(batch), gradients(batch)
+    kept = first > 0
+    assert torch.allclose(first[kept], torch.tensor(4 / 3))
+    assert abs(kept.float().mean() - 0.75) < 0.06
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[1], first[2])
+    assert not torch.equal(first, second)
+
+
+@every_backend
+def test_mixed_precision_gives_gradients_in_single_precision(backend: type[Backend]) -> None:
+    module, batch = ZOO["bf16-mixed"].build()
+    assert bound(backend, module)(batch).dtype == torch.float32
+
+
+class LateChange(Classifier):
+    """Changes a buffer for some records only, so that the checks before training may not see it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.zeros(()))
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        if batch[0].abs().max() > 100:
+            self.largest.fill_(batch[0].abs().max())
+        return super().training_step(batch, batch_index)
+
+
+@pytest.mark.parametrize("backend", [HookedGradients, LoopGradients], ids=lambda backend: backend.name)
+def test_a_buffer_changed_during_training_is_noticed(backend: type[Backend]) -> None:
+    gradients = bound(backend, LateChange())
+    x, y = ZOO["Linear"].build()[1]
+    gradients((x, y))
+    with pytest.raises(GradientError, match="changed the buffers or parameters largest"):
+        gradients((1000 * x, y))
+
+
+class Shortens(LightningModule):
+    """Rows that are looked up and too long are shortened in the weights, in some calls only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(9, 4)
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        self.words.max_norm = 0.1 if batch.max() > 6 else None
+        return self.words(batch).square().mean()
+
+
+@pytest.mark.parametrize("backend", [HookedGradients, LoopGradients], ids=lambda backend: backend.name)
+def test_a_parameter_changed_during_training_is_noticed(backend: type[Backend]) -> None:
+    gradients = bound(backend, Shortens())
+    gradients(torch.tensor([[1, 2], [3, 4]]))
+    with pytest.raises(GradientError, match=r"changed the buffers or parameters words\.weight"):
+        gradients(torch.tensor([[1, 2], [7, 4]]))
+
+
+@every_backend
+@pytest.mark.parametrize(("loss", "kind"), [(None, "NoneType"), (torch.zeros(2), "shape")])
+def test_a_loss_that_is_not_a_number_is_refused(backend: type[Backend], loss: Any, kind: str) -> None:
+    module = Classifier()
+    gradients = backend(module, lambda batch: loss, ParameterGroups.from_module(module))
+    with pytest.raises(GradientError, match=kind):
+        gradients((torch.randn(3, FEATURES),))
+
+
+def test_rows_that_do_not_belong_to_records_are_refused() -> None:
+    """A layer that sees records and positions in one dimension has more rows than there are records."""
+    module = Classifier(nn.Sequential(nn.Flatten(0, 1), mlp(), nn.Unflatten(0, (-1, 2)), nn.Flatten(1)))
+    with pytest.raises(GradientError, match="saw 6 rows for a batch of 3 records"):
+        bound(HookedGradients, module)((torch.randn(3, 2, FEATURES), torch.tensor([0, 1, 2])))

@@ -1,0 +1,133 @@
+"""What goes wrong on private records is told without their values."""
+
+import re
+import traceback
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+
+from lightning_gep.cli.job import train
+from lightning_gep.errors import ConfigurationError, PrivateRecordError
+from lightning_gep.gradients.withheld import withheld
+from recipes.data.digits import DigitsDataModule
+from tests.cli.test_job import composed
+from tests.toys import FEATURES, RECORDS, Classifier, records, strategy, trainer
+
+SECRET = 7351
+
+
+def fails():
+    raise ValueError(f"the value is {SECRET}")
+
+
+def test_kind_and_line_are_told_and_nothing_else():
+    with pytest.raises(PrivateRecordError) as raised:
+        withheld(fails, "training_step", reveal=False)
+    line = fails.__code__.co_firstlineno + 1
+    assert f"training_step failed on private records: ValueError at {__file__}:{line} (fails)" in str(raised.value)
+    assert "log_nonprivate=True" in str(raised.value)
+    shown = "".join(traceback.format_exception(raised.value))
+    assert str(SECRET) not in shown
+    assert raised.value.__context__ is None
+    assert raised.value.__cause__ is None
+
+
+def test_it_is_passed_on_if_asked_for():
+    with pytest.raises(ValueError, match=str(SECRET)):
+        withheld(fails, "training_step", reveal=True)
+
+
+def test_our_own_errors_stay_as_they_are():
+    def refuses():
+        raise ConfigurationError("use less")
+
+    with pytest.raises(ConfigurationError, match="use less"):
+        withheld(refuses, "training_step", reveal=False)
+
+
+def with_a_bad_label():
+    x, y = records().tensors
+    return TensorDataset(x, torch.where(torch.arange(RECORDS) == 0, SECRET, y))
+
+
+class Reads(Dataset):
+    def __len__(self):
+        return RECORDS
+
+    def __getitem__(self, index):
+        if index == 1 and torch.utils.data.get_worker_info() is not None:
+            raise ValueError(f"the value is {SECRET}")
+        return torch.randn(FEATURES), 0
+
+
+class Hook(Classifier):
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        return self.fail(batch, "before")
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return self.fail(batch, "after")
+
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+
+    def fail(self, batch, where):
+        if where == self.where and (batch[1] == SECRET).any():
+            raise ValueError(f"the value is {SECRET}")
+        return batch
+
+
+CASES = {
+    "training_step": (
+        Classifier,
+        with_a_bad_label,
+        0,
+        "training_step failed on private records: RuntimeError at .*toys",
+    ),
+    "in a worker": (Classifier, Reads, 1, r"Reading a batch failed on private records: ValueError"),
+    "before": (lambda: Hook("before"), with_a_bad_label, 0, r"on_before_batch_transfer failed .* ValueError at"),
+    "after": (lambda: Hook("after"), with_a_bad_label, 0, r"on_after_batch_transfer failed .* ValueError at"),
+}
+
+
+def show(module, data, workers, directory, **settings):
+    """What would stand in a log after a fit that one record ends."""
+    used = strategy(mechanism="gp", aux_dataloader=DataLoader(records(200, seed=99), batch_size=50), **settings)
+    fit = trainer(directory, used)
+    with pytest.raises((PrivateRecordError, RuntimeError, ValueError)) as raised:
+        fit.fit(module(), DataLoader(data(), batch_size=RECORDS, shuffle=True, num_workers=workers))
+    return "".join(traceback.format_exception(raised.value)), str(raised.value)
+
+
+@pytest.mark.parametrize(("module", "data", "workers", "message"), CASES.values(), ids=CASES)
+def test_a_record_that_ends_a_run_does_not_show_its_value(tmp_path, module, data, workers, message, capfd):
+    shown, said = show(module, data, workers, tmp_path)
+    assert str(SECRET) not in shown
+    assert re.search(message, said), said
+    printed = capfd.readouterr()
+    assert str(SECRET) not in printed.out + printed.err
+
+
+def test_log_nonprivate_shows_it(tmp_path):
+    module, data, workers, _ = CASES["training_step"]
+    shown, _ = show(module, data, workers, tmp_path, log_nonprivate=True)
+    assert str(SECRET) in shown
+
+
+def test_neither_the_record_of_a_job_nor_its_console_shows_it(tmp_path, monkeypatch, capfd):
+    """A label of the digits that is out of range, in a run of gep-train."""
+    ordinary = DigitsDataModule.train_dataloader
+
+    def damaged(self):
+        loader = ordinary(self)
+        x, y = default_collate(list(loader.dataset))
+        return DataLoader(TensorDataset(x, torch.full_like(y, SECRET)), batch_size=loader.batch_size, shuffle=True)
+
+    monkeypatch.setattr(DigitsDataModule, "train_dataloader", damaged)
+    with pytest.raises(PrivateRecordError) as raised:
+        train(composed(tmp_path))
+    record, printed = (tmp_path / "run.json").read_text(), capfd.readouterr()
+    assert "PrivateRecordError: training_step failed on private records" in record
+    console = "".join((printed.out, printed.err, *traceback.format_exception(raised.value)))
+    assert str(SECRET) not in record + console

@@ -1,0 +1,100 @@
+import importlib
+import re
+import sys
+
+import pytest
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.loggers.dashboard import MECHANISMS, NOT_COVERED, dashboard, definition
+from lightning_gep.loggers.wandb import PrivateWandbLogger, finish_runs, log_summary
+from tests.loggers.test_wandb import Tested, train
+from tests.wandb_files import offline, written_runs  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def sections():
+    spec = definition(dashboard("p", "e"))["spec"]["section"]
+    return {section["name"]: section["panels"] for section in spec["panelBankConfig"]["sections"]}
+
+
+def named(panel):
+    """The metrics and settings that a chart needs, as `summary:…`, `config:…` or, of rows, `history:…`."""
+    config = panel["config"]
+    found = {f"history:{name}" for name in config.get("metrics", [])}
+    if panel["viewType"] == "Bar Chart":
+        found = {name.replace("history:", "summary:") for name in found} | {f"config:{config['groupBy']}"}
+    if panel["viewType"] == "Run History Line Plot":
+        found.add(f"history:{config['xAxis']}")
+    if panel["viewType"] == "Scatter Plot":
+        found |= {config["xAxis"], config["yAxis"]}
+    return found | {column["accessor"] for column in config.get("columns", [])}
+
+
+def all_named(sections):
+    return {name for panels in sections.values() for panel in panels for name in named(panel)}
+
+
+def test_it_is_for_the_project_that_was_asked_for():
+    view = definition(dashboard("p", "e"))
+    assert (view["project"], view["entity"], view["displayName"]) == ("p", "e", "Privacy and accuracy")
+
+
+def test_the_charts_that_were_promised(sections):
+    by_title = {panel["config"].get("chartTitle"): panel for panels in sections.values() for panel in panels}
+    scatter = by_title["Test accuracy against ε"]["config"]
+    assert (scatter["xAxis"], scatter["yAxis"]) == ("summary:privacy/epsilon", "summary:test/accuracy")
+    scatter = by_title["Test accuracy against k"]["config"]
+    assert (scatter["xAxis"], scatter["yAxis"]) == ("config:mechanism.value.k", "summary:test/accuracy")
+    for mechanism in MECHANISMS:
+        assert by_title[mechanism]["config"]["yAxis"] == f"summary:accuracy_of/{mechanism}"
+    assert by_title["ε spent"]["config"]["xAxis"] == "trainer/global_step"
+    assert by_title["ε left of the target"]["config"]["metrics"] == ["privacy/remaining_epsilon"]
+    assert {"Records per second", "Peak memory, MB"} <= by_title.keys()
+
+
+def test_what_is_not_private_is_in_a_section_that_says_so(sections):
+    assert "NOT covered by ε" in NOT_COVERED
+    for title, panels in sections.items():
+        for panel in panels:
+            if title == NOT_COVERED and panel["viewType"] != "Markdown Panel":
+                assert "not private" in panel["config"]["chartTitle"]
+                assert all(name.startswith("nonprivate/") for name in panel["config"]["metrics"])
+            else:
+                assert not any("nonprivate" in name for name in named(panel))
+    assert len(sections[NOT_COVERED]) > 3
+
+
+def test_nothing_is_charted_that_was_not_chosen():
+    settings = definition(dashboard("p"))["spec"]["section"]["settings"]
+    assert settings["shouldAutoGeneratePanels"] is False, "or values that are not private would get charts anywhere"
+
+
+@pytest.mark.usefixtures("offline")
+def test_every_metric_is_one_that_runs_log(tmp_path, sections):
+    config = {"mechanism": {"mechanism": "gep", "k": 6}, "privacy": {"epsilon": 5.0}}
+    for mechanism in MECHANISMS:
+        directory = tmp_path / mechanism
+        logger = PrivateWandbLogger(directory)
+        logger.log_hyperparams(config)
+        fit = train(
+            directory, logger, Tested(), settings={"log_nonprivate": True, "mechanism": mechanism}, max_epochs=1
+        )
+        privacy = fit.strategy.privacy.report()
+        log_summary([logger], mechanism=mechanism, privacy=privacy, test_accuracy=0.5)
+        finish_runs([logger])
+    logged = {"config:mechanism.value.mechanism", "config:mechanism.value.k"}
+    for run in written_runs(tmp_path):
+        logged |= {f"history:{name}" for name in run.keys} | {f"summary:{name}" for name in run.summary}
+        assert run.config["mechanism"].keys() == {"mechanism", "k"}
+    needed = all_named(sections)
+    assert len(needed) > 20
+    assert needed - logged == set()
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch):
+    monkeypatch.delitem(sys.modules, "lightning_gep.loggers.dashboard")
+    for name in [name for name in sys.modules if name.split(".")[0] == "wandb_workspaces"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
+    with pytest.raises(ConfigurationError, match=re.escape("pip install 'lightning-gep[dashboard]'")):
+        importlib.import_module("lightning_gep.loggers.dashboard")

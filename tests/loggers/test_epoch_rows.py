@@ -1,0 +1,96 @@
+import pytest
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from lightning_gep.loggers.epoch_rows import EpochRows
+from tests.toys import Classifier, loader, strategy, trainer
+
+
+class Recorder(Logger):
+    def __init__(self):
+        super().__init__()
+        self.seen, self.status = [], []
+
+    name = version = "recorder"
+
+    def log_hyperparams(self, *_):
+        """None are looked at."""
+
+    def log_metrics(self, metrics, step=None):
+        self.seen.append((metrics, step))
+
+    def finalize(self, status):
+        self.status.append(status)
+
+
+class Kept(EpochRows, Recorder):
+    pass
+
+
+def row(epoch, value=0.0):
+    return {"epoch": epoch, "value": value}
+
+
+def test_rows_wait_for_their_epoch_to_end_and_keep_their_order():
+    logger = Kept()
+    for step, epoch in enumerate([0, 0, 0, 1, 1]):
+        logger.log_metrics(row(epoch, float(step)), step)
+        assert len(logger.seen) == (0 if epoch == 0 else 3)
+    assert logger.seen == [(row(0, 0.0), 0), (row(0, 1.0), 1), (row(0, 2.0), 2)]
+    logger.send_rows()
+    assert [step for _, step in logger.seen] == [0, 1, 2, 3, 4]
+    logger.send_rows()
+    assert len(logger.seen) == 5, "every row once"
+
+
+def test_a_row_is_kept_as_it_was():
+    logger, metrics = Kept(), row(0)
+    logger.log_metrics(metrics, 0)
+    metrics["value"] = 9.0
+    logger.send_rows()
+    assert logger.seen == [(row(0), 0)]
+
+
+def test_a_row_that_names_no_epoch_waits_with_those_of_its_own():
+    """As LearningRateMonitor and others make them: passed on at once, they would tell the time of each step."""
+    logger = Kept()
+    logger.log_metrics({"value": 1.0}, 3)
+    logger.log_metrics(row(0), 4)
+    logger.log_metrics({"value": 2.0}, 5)
+    assert len(logger.seen) <= 1, "before the first epoch there is nothing to wait for"
+    logger.log_metrics(row(1), 6)
+    assert [step for _, step in logger.seen] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("status", ["success", "failed"])
+def test_the_end_sends_what_is_left(status):
+    logger = Kept()
+    logger.log_metrics(row(0), 0)
+    logger.finalize(status)
+    assert (logger.seen, logger.status) == ([(row(0), 0)], [status])
+
+
+def test_two_loggers_keep_their_own_rows():
+    first, second = Kept(), Kept()
+    first.log_metrics(row(0), 0)
+    second.send_rows()
+    assert second.seen == []
+
+
+def test_other_processes_keep_nothing(monkeypatch):
+    logger = Kept()
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    logger.log_metrics(row(0), 0)
+    monkeypatch.setattr(rank_zero_only, "rank", 0)
+    logger.send_rows()
+    assert logger.seen == []
+
+
+def test_a_fit_logs_the_same_rows_as_without_it(tmp_path):
+    seen = []
+    for logger in (Recorder(), Kept()):
+        fit = trainer(tmp_path, strategy(log_nonprivate=True), logger=logger, log_every_n_steps=1)
+        fit.fit(Classifier(), loader(), loader(shuffle=False))
+        seen.append(logger.seen)
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == 12, "ten steps and two validations"

@@ -1,0 +1,112 @@
+import sys
+import time
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger
+from omegaconf import OmegaConf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
+
+from lightning_gep.cli.configs import config_directory
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.loggers.tensorboard import PrivateTensorBoardLogger, flat, tensorboard_logger
+from lightning_gep.strategy.callbacks import PrivacyMonitor
+from lightning_gep.strategy.performance import PerformanceMonitor
+from tests.toys import Classifier, loader, strategy, trainer
+
+CONFIG = {"seed": 0, "mechanism": {"mechanism": "gep", "k": 6, "split": [1.0, 2.0]}, "sweep": None}
+
+
+class Slow(Callback):
+    def on_train_batch_end(self, *_):
+        time.sleep(0.5)
+
+
+def written(directory):
+    events = EventAccumulator(str(directory / "tensorboard"))
+    events.Reload()
+    return events
+
+
+def train(directory, callbacks=(), **settings):
+    logger = tensorboard_logger(str(directory), name="tensorboard", version="")
+    logger.log_hyperparams(CONFIG)
+    fit = trainer(
+        directory,
+        strategy(**settings),
+        logger=logger,
+        callbacks=[PrivacyMonitor(), PerformanceMonitor(), *callbacks],
+        log_every_n_steps=1,
+    )
+    fit.fit(Classifier(), loader(), loader(shuffle=False))
+    return written(directory)
+
+
+def test_it_writes_what_may_be_known_and_nothing_else(tmp_path):
+    names = set(train(tmp_path, epsilon=5.0).Tags()["scalars"])
+    privacy = {"epsilon", "remaining_epsilon", "delta", "noise_multiplier", "steps", "private"}
+    performance = {"steps_per_second", "records_per_second", "peak_memory_mb"}
+    assert names == {
+        "epoch",
+        "val/accuracy",
+        *(f"privacy/{name}" for name in privacy),
+        *(f"performance/{name}" for name in performance),
+    }
+    everything = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
+    assert b"val/accuracy" in everything
+    assert b"train/loss" not in everything
+
+
+def test_what_is_not_private_says_so(tmp_path):
+    names = {name for name in train(tmp_path, log_nonprivate=True).Tags()["scalars"] if "train" in name}
+    assert names == {"nonprivate/train/loss"}
+
+
+def test_rows_do_not_tell_how_long_a_step_took(tmp_path):
+    times = [event.wall_time for event in train(tmp_path, [Slow()]).Scalars("privacy/steps")]
+    assert len(times) == 10
+    for epoch in (times[:5], times[5:]):
+        assert max(epoch) - min(epoch) < 1.0, "five steps took twice that"
+    assert times[5] - times[4] > 1.0
+
+
+def test_the_configuration_is_a_file_and_a_table_beside_the_results(tmp_path):
+    events = train(tmp_path)
+    assert OmegaConf.load(tmp_path / "tensorboard" / "hparams.yaml") == CONFIG
+    contents = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    start = plugin_data_pb2.HParamsPluginData.FromString(contents).session_start_info
+    table = {name: value.WhichOneof("kind") for name, value in start.hparams.items()}
+    assert table == {
+        "seed": "number_value",
+        "mechanism/mechanism": "string_value",
+        "mechanism/k": "number_value",
+        "mechanism/split": "string_value",
+        "sweep": "string_value",
+    }
+    contents = events.summary_metadata["_hparams_/experiment"].plugin_data.content
+    results = plugin_data_pb2.HParamsPluginData.FromString(contents).experiment.metric_infos
+    assert [result.name.tag for result in results] == ["test/accuracy", "val/accuracy", "privacy/epsilon"]
+    assert "test/accuracy" not in events.Tags()["scalars"], "no value is made up"
+
+
+def test_flat():
+    assert flat({"a": {"b": {"c": 1}}, "d": [1], "e": None}) == {"a/b/c": 1, "d": "[1]", "e": "None"}
+
+
+def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ConfigurationError, match=r"pip install 'lightning-gep\[tensorboard\]'"):
+        tensorboard_logger(str(tmp_path))
+
+
+def test_the_config_makes_it_beside_the_csv(tmp_path):
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        config = compose("train", [f"output_dir={tmp_path}", "logger=tensorboard"])
+        loggers = [instantiate(entry) for entry in config.logger.values()]
+    assert [type(logger) for logger in loggers] == [CSVLogger, PrivateTensorBoardLogger]
+    assert [logger.log_dir for logger in loggers] == [f"{tmp_path}/metrics/", f"{tmp_path}/tensorboard/"]

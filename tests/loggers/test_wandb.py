@@ -1,0 +1,412 @@
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import time
+
+import pytest
+import wandb
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger, WandbLogger
+from omegaconf import OmegaConf
+
+from lightning_gep.cli.configs import config_directory
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.loggers.wandb import (
+    PrivateWandbLogger,
+    default_tags,
+    finish_runs,
+    log_card,
+    log_summary,
+)
+from lightning_gep.reporting.records import RunRecord, SweepRecord
+from lightning_gep.strategy.callbacks import PrivacyMonitor
+from lightning_gep.strategy.performance import PerformanceMonitor
+from tests.toys import Classifier, loader, strategy, trainer
+from tests.wandb_files import offline, written_runs  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("offline")
+
+PRIVACY = {f"privacy/{n}" for n in ("epsilon", "remaining_epsilon", "delta", "noise_multiplier", "steps", "private")}
+PERFORMANCE = {f"performance/{n}" for n in ("steps_per_second", "records_per_second", "peak_memory_mb")}
+ALWAYS = PRIVACY | PERFORMANCE | {"val/accuracy", "epoch", "trainer/global_step"}
+
+
+class Tested(Classifier):
+    __test__ = False
+
+    def test_step(self, batch, batch_idx):
+        self.log("test/accuracy", 0.75)
+
+
+class Talkative(Tested):
+    """Prints, while it trains, what must not be captured."""
+
+    def on_train_batch_end(self, *_):
+        print("a line for the console")
+
+
+def train(directory, logger, module=None, settings=None, callbacks=(), **arguments):
+    fit = trainer(
+        directory,
+        strategy(epsilon=5.0, **(settings or {})),
+        logger=logger,
+        callbacks=[PrivacyMonitor(), PerformanceMonitor(), *callbacks],
+        log_every_n_steps=1,
+        **arguments,
+    )
+    module = module or Tested()
+    fit.fit(module, loader(), loader(shuffle=False))
+    fit.test(module, loader(shuffle=False), verbose=False)
+    return fit
+
+
+def everything_below(directory):
+    written_runs(directory)  # waits for what W&B still writes
+    return b"\n".join(path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file())
+
+
+def test_a_job_is_one_run_with_exactly_what_may_be_known(tmp_path):
+    logger = PrivateWandbLogger(tmp_path / "job", job_type="gep", dataset="a.b.DigitsDataModule", epsilon=5.0)
+    logger.log_hyperparams({"seed": 0, "mechanism": {"k": 6, "split": [1.0, 2.0]}, "sweep": None})
+    fit = train(tmp_path / "job", logger, Talkative())
+    report = fit.strategy.privacy.report()
+    log_summary([logger], mechanism="gep", privacy=report, test_accuracy=0.75, seconds=2.0)
+    finish_runs([logger])
+
+    (run,) = written_runs(tmp_path)
+    assert run.keys == ALWAYS | {"test/accuracy"}
+    assert run.config == {"_wandb": {}, "seed": 0, "mechanism": {"k": 6, "split": [1.0, 2.0]}, "sweep": None}
+    assert (run.run.project, run.run.display_name, run.run.run_group) == ("lightning-gep", "job", "")
+    assert (run.run.job_type, list(run.run.tags)) == ("gep", ["gep", "digits", "epsilon=5"])
+    assert run.exit_code == 0
+
+    of_the_account = {f"privacy/{name}" for name in report}
+    at_the_end = {"test/accuracy", "accuracy_of/gep", "performance/training_seconds"}
+    assert {key for key in run.summary if not key.startswith("_")} == run.keys | of_the_account | at_the_end
+    assert run.summary["privacy/epsilon"] == pytest.approx(report["epsilon"])
+    assert run.summary["privacy/steps"] == 10
+    assert run.summary["accuracy_of/gep"] == 0.75
+
+
+def test_w_and_b_gets_neither_console_nor_code_nor_the_machine(tmp_path, capfd):
+    logger = PrivateWandbLogger(tmp_path / "job")
+    train(tmp_path / "job", logger, Talkative())
+    finish_runs([logger])
+    assert "a line for the console" in capfd.readouterr().out, "it was printed"
+    (run,) = written_runs(tmp_path)
+    # No output, output_raw, stats, environment or files: only what was logged.
+    assert run.kinds == {"header", "run", "telemetry", "metric", "history", "summary", "exit"}
+    assert (run.run.host, run.run.HasField("git"), run.run.config.update[0].key) == ("", False, "_wandb")
+    kept = everything_below(tmp_path / "job")
+    assert b"a line for the console" not in kept
+    assert not [path for path in (run.path.parent / "files").rglob("*") if path.is_file()]
+
+
+def test_what_training_step_logs_is_in_no_file_of_w_and_b(tmp_path):
+    logger = PrivateWandbLogger(tmp_path / "job")
+    train(tmp_path / "job", logger)
+    finish_runs([logger])
+    assert b"val/accuracy" in everything_below(tmp_path / "job" / "wandb")
+    assert b"train/loss" not in everything_below(tmp_path / "job" / "wandb")
+    assert b"nonprivate" not in everything_below(tmp_path / "job" / "wandb")
+
+
+def test_asked_for_it_is_there_as_nonprivate_only(tmp_path):
+    logger = PrivateWandbLogger(tmp_path / "job")
+    train(tmp_path / "job", logger, settings={"log_nonprivate": True})
+    finish_runs([logger])
+    (run,) = written_runs(tmp_path)
+    rest = run.keys - ALWAYS - {"test/accuracy"}
+    assert "nonprivate/train/loss" in rest
+    assert "nonprivate/gradient_norm" in rest
+    assert all(key.startswith("nonprivate/") for key in rest)
+    assert b"train/loss" not in everything_below(tmp_path / "job" / "wandb").replace(b"nonprivate/train/loss", b"")
+
+
+class Slow(Callback):
+    """Steps that take long, as those with many records do."""
+
+    def on_train_batch_end(self, *_):
+        time.sleep(0.5)
+
+
+def test_rows_do_not_tell_how_long_a_step_took(tmp_path):
+    logger = PrivateWandbLogger(tmp_path / "job")
+    train(tmp_path / "job", logger, callbacks=[Slow()])
+    finish_runs([logger])
+    (run,) = written_runs(tmp_path)
+    first, second = ([row["_runtime"] for row in run.rows if row["epoch"] == epoch] for epoch in (0, 1))
+    for times in (first, second):
+        assert len(times) > 5
+        assert max(times) - min(times) < 1.0, "five steps took twice that"
+    assert min(second) - max(first) > 1.0
+
+
+def test_two_jobs_of_a_process_are_two_runs_of_one_group(tmp_path):
+    SweepRecord("accuracy_of_k").write(tmp_path / "sweep")
+    for job in ("mechanism.k=6,seed=0", "mechanism.k=6,seed=1"):
+        logger = PrivateWandbLogger(tmp_path / "sweep" / job)
+        logger.log_hyperparams({"job": job})
+        train(tmp_path / "sweep" / job, logger, max_epochs=1)
+        finish_runs([logger], failed=job.endswith("1"))
+    first, second = written_runs(tmp_path / "sweep")
+    assert first.run.run_id != second.run.run_id
+    assert {run.run.run_group for run in (first, second)} == {"accuracy_of_k"}
+    names = [run.run.display_name for run in (first, second)]
+    assert names == [run.config["job"] for run in (first, second)] == ["mechanism.k=6,seed=0", "mechanism.k=6,seed=1"]
+    assert [run.exit_code for run in (first, second)] == [0, 1]
+    assert first.keys == second.keys == ALWAYS | {"test/accuracy"}
+
+
+def test_a_run_that_was_not_finished_is_never_continued_by_another_job(tmp_path):
+    first, second = PrivateWandbLogger(tmp_path / "a"), PrivateWandbLogger(tmp_path / "b")
+    first.log_hyperparams({"job": "a"})
+    with pytest.raises(ConfigurationError, match=rf"id {first.version}\) is in progress"):
+        second.log_hyperparams({"job": "b"})
+    finish_runs([first, second])
+    assert [run.config["job"] for run in written_runs(tmp_path)] == ["a"]
+
+
+def test_a_resumed_job_continues_its_run(tmp_path):
+    ids = []
+    for attempt in (1, 2):
+        logger = PrivateWandbLogger(tmp_path / f"place{attempt}" / "job")
+        logger.log_hyperparams({"attempt": attempt})
+        ids.append(logger.version)
+        finish_runs([logger], failed=attempt == 1)
+        if attempt == 1:
+            (tmp_path / "place1").rename(tmp_path / "place2")  # also on another machine
+    runs = written_runs(tmp_path)
+    assert ids[0] == ids[1]
+    assert {run.run.run_id for run in runs} == set(ids)
+    assert all(run.run.resume for run in runs)
+
+
+def test_after_finish_more_can_be_logged_to_the_same_run(tmp_path):
+    logger = PrivateWandbLogger(tmp_path)
+    logger.log_metrics({"a": 1.0, "epoch": 0}, 0)
+    logger.finish()
+    logger.finish()
+    assert wandb.run is None
+    logger.log_metrics({"b": 1.0})
+    logger.finish()
+    assert {run.run.run_id for run in written_runs(tmp_path)} == {logger.version}
+    assert {key for run in written_runs(tmp_path) for key in run.keys} >= {"a", "b"}
+
+
+def test_a_job_that_fails_keeps_what_it_logged(tmp_path):
+    class Failing(Tested):
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            if self.trainer.global_step == 3:
+                raise RuntimeError("no more")
+
+    logger = PrivateWandbLogger(tmp_path)
+    with pytest.raises(RuntimeError, match="no more"):
+        train(tmp_path, logger, Failing())
+    finish_runs([logger], failed=True)
+    (run,) = written_runs(tmp_path)
+    assert run.exit_code == 1
+    assert run.summary["privacy/steps"] == 2
+
+
+def test_the_card_is_an_artifact(tmp_path):
+    card = tmp_path / "checkpoints"
+    card.mkdir()
+    (card / "privacy_card.json").write_text("{}")
+    (card / "privacy_card.html").write_text("<p>ε</p>")
+    (card / "last.ckpt").write_text("weights")
+    logger = PrivateWandbLogger(tmp_path / "job")
+    log_card([CSVLogger(tmp_path), logger], card)
+    finish_runs([logger])
+    (run,) = written_runs(tmp_path)
+    (artifact,) = run.artifacts
+    assert (artifact.type, artifact.name) == ("privacy-card", f"privacy-card-{run.run.run_id}")
+    assert sorted(entry.path for entry in artifact.manifest.contents) == ["privacy_card.html", "privacy_card.json"]
+
+
+@pytest.mark.parametrize("directory", [None, "empty"])
+def test_without_a_card_there_is_no_artifact_and_no_run(tmp_path, directory):
+    logger = PrivateWandbLogger(tmp_path / "job")
+    log_card(logger, directory and tmp_path / directory)
+    finish_runs([logger])
+    assert written_runs(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", [PrivateWandbLogger, WandbLogger])
+@pytest.mark.parametrize("log", ["gradients", "all"])
+def test_gradients_cannot_be_watched(tmp_path, monkeypatch, kind, log):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    logger, module = kind(save_dir=tmp_path), Tested()
+
+    def watched_training():
+        logger.watch(module, log=log)
+        train(tmp_path, logger, module, max_epochs=1)
+
+    with pytest.raises(ConfigurationError, match="before the noise"):
+        watched_training()
+    finish_runs([logger], failed=True)
+    assert wandb.run is None
+    assert b"gradients/" not in everything_below(tmp_path)
+
+
+def test_weights_can_be_watched(tmp_path):
+    logger, module = PrivateWandbLogger(tmp_path), Tested()
+    logger.watch(module, log_freq=1)
+    train(tmp_path, logger, module, max_epochs=1)
+    finish_runs([logger])
+    (run,) = written_runs(tmp_path)
+    assert "privacy/epsilon" in run.keys
+    assert not [key for key in run.keys if "gradient" in key]
+
+
+def test_without_an_account_it_is_offline_and_says_where_once(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "lightning.pytorch"):
+        logger = PrivateWandbLogger(tmp_path)
+        logger.log_hyperparams({})
+        assert logger.experiment.offline
+        finish_runs([logger])
+    (notice,) = [record.getMessage() for record in caplog.records if "W&B" in record.getMessage()]
+    (run,) = written_runs(tmp_path)
+    assert "not logged in" in notice
+    assert f"wandb sync {run.path.parent}" in notice
+
+
+def test_offline_prints_nothing_else(tmp_path, capfd):
+    logger = PrivateWandbLogger(tmp_path)
+    logger.log_metrics({"a": 1.0})
+    finish_runs([logger])
+    assert "wandb:" not in "".join(capfd.readouterr())
+
+
+class BeganError(Exception):
+    """Instead of a run that would look for the network."""
+
+
+@pytest.mark.parametrize(
+    ("key", "mode", "asked", "expected"),
+    [
+        ("k" * 40, None, None, "online"),
+        ("k" * 40, None, True, "offline"),
+        (None, None, False, "online"),
+        (None, "disabled", None, None),
+        ("k" * 40, "offline", None, None),
+        (None, "offline", False, "online"),
+    ],
+)
+def test_who_decides_whether_it_is_online(tmp_path, monkeypatch, key, mode, asked, expected):
+    for name, value in (("WANDB_API_KEY", key), ("WANDB_MODE", mode)):
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WANDB_SILENT", "true")  # or it asks the server for the name to greet
+    wandb.teardown()  # it has read the environment already
+    begun = {}
+
+    def init(**arguments):
+        begun.update(arguments)
+        raise BeganError
+
+    monkeypatch.setattr(wandb, "init", init)
+    with pytest.raises(BeganError):
+        PrivateWandbLogger(tmp_path, offline=asked).log_hyperparams({})
+    assert begun.get("mode") == expected
+    assert begun["resume"] == "allow"
+
+
+def test_an_offline_job_leaves_the_next_one_its_choice(tmp_path):
+    logger = PrivateWandbLogger(tmp_path, offline=True)
+    logger.log_hyperparams({})
+    finish_runs([logger])
+    assert "WANDB_MODE" not in os.environ
+
+
+def test_other_processes_begin_no_run(tmp_path, monkeypatch):
+    from lightning.pytorch.utilities import rank_zero_only
+
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    logger = PrivateWandbLogger(tmp_path)
+    logger.log_hyperparams({"a": 1})
+    logger.log_metrics({"a": 1.0, "epoch": 0}, 0)
+    log_summary([logger], mechanism="gp", privacy={"private": True})
+    finish_runs([logger])
+    assert not (tmp_path / "wandb").exists()
+
+
+def test_it_can_be_sent_to_a_spawned_process(tmp_path):
+    logger = PrivateWandbLogger(tmp_path)
+    copy = pickle.loads(pickle.dumps(logger))
+    assert copy.version == logger.version
+    finish_runs([logger])
+
+
+def test_names_come_from_the_records_or_from_the_user(tmp_path):
+    RunRecord("privacy.epsilon=2").write(tmp_path / "08-00-00")
+    logger = PrivateWandbLogger(tmp_path / "08-00-00")
+    logger.log_hyperparams({})
+    finish_runs([logger])
+    names = {"name": "mine", "group": "ours", "project": "p", "job_type": "j", "tags": ["t"], "entity": "e"}
+    logger = PrivateWandbLogger(tmp_path / "own", notes="a note", **names)
+    logger.log_hyperparams({})
+    finish_runs([logger])
+    first, own = (run.run for run in written_runs(tmp_path))
+    assert (first.display_name, first.run_group) == ("privacy.epsilon=2", "")
+    assert (own.display_name, own.run_group, own.project, own.job_type) == ("mine", "ours", "p", "j")
+    assert (list(own.tags), own.entity, own.notes) == (["t"], "e", "a note")
+
+
+def test_tags():
+    assert default_tags("gp", "recipes.data.digits.DigitsDataModule", 0.5) == ["gp", "digits", "epsilon=0.5"]
+    assert default_tags(None, None, None) == []
+    assert default_tags("gep", "DataModule", None) == ["gep", "datamodule"]
+
+
+def test_an_infinite_epsilon_is_written_as_such(tmp_path):
+    logger = PrivateWandbLogger(tmp_path)
+    log_summary([logger], mechanism="gp", privacy={"private": False, "epsilon": float("inf"), "target_epsilon": None})
+    finish_runs([logger])
+    (run,) = written_runs(tmp_path)
+    assert run.summary["privacy/epsilon"] == float("inf")
+    assert "privacy/target_epsilon" not in run.summary
+
+
+def test_the_config_makes_it_beside_the_csv(tmp_path):
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        config = compose("train", [f"output_dir={tmp_path}/job", "logger=wandb", "privacy.epsilon=2"])
+        loggers = [instantiate(entry) for entry in config.logger.values()]
+        assert [type(logger) for logger in loggers] == [CSVLogger, PrivateWandbLogger]
+        settings = OmegaConf.to_container(config.copy(), resolve=False)
+    for logger in loggers:
+        logger.log_hyperparams({"mechanism": {"k": 100}, "nothing": None})
+    finish_runs(loggers)
+    (run,) = written_runs(tmp_path)
+    assert (run.run.job_type, list(run.run.tags)) == ("gep", ["gep", "digits", "epsilon=2"])
+    assert run.config["mechanism"] == {"k": 100}
+    assert json.loads(json.dumps(settings["logger"]["wandb"]))["offline"] is None
+    kept = OmegaConf.load(tmp_path / "job" / "metrics" / "hparams.yaml")
+    assert kept == {"mechanism": {"k": 100}, "nothing": None}
+
+
+def test_every_job_of_a_real_sweep_is_a_run_with_exactly_these_keys(tmp_path):
+    """What gep-train really wrote: two jobs of one process, one of them asked to log what is not private."""
+    command = [sys.executable, "-m", "lightning_gep.cli.train", "-m", "privacy.log_nonprivate=false,true", "sweep=it"]
+    short = ["trainer.max_epochs=1", "mechanism.k=20", "privacy.accountant=rdp", "logger=wandb"]
+    done = subprocess.run([*command, *short], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    jobs = {run.run.display_name: run for run in written_runs(tmp_path / "sweeps")}
+    quiet, asked = (jobs[f"privacy.log_nonprivate={asked}"] for asked in (False, True))
+    assert len(jobs) == 2
+    assert quiet.run.run_id != asked.run.run_id
+    assert quiet.keys == ALWAYS | {"val/loss", "test/accuracy"}
+    more = asked.keys - quiet.keys
+    assert "nonprivate/train/loss" in more
+    assert all(key.startswith("nonprivate/") for key in more)
+    for run in jobs.values():
+        assert (run.run.run_group, run.run.job_type, run.exit_code) == ("it", "gep", 0)
+        assert run.config["privacy"]["epsilon"] == 8.0
+        assert run.summary["privacy/steps"] == 5
+        assert 0 <= run.summary["test/accuracy"] <= 1
+        assert [artifact.type for artifact in run.artifacts] == ["privacy-card"]

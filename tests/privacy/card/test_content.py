@@ -1,0 +1,590 @@
+"""The card of a fit: what it says, that it is true, and what it must never contain."""
+
+import getpass
+import json
+import math
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_gep import RandomLabels
+from lightning_gep.errors import BudgetExhaustedError
+from lightning_gep.privacy.account import PrivacyAccount
+from lightning_gep.privacy.accounting import epsilon
+from lightning_gep.privacy.ledger import read as read_ledger
+from lightning_gep.strategy.callbacks import PrivacyBudget
+from tests.toys import CLASSES, INF, Classifier, loader, records, strategy, trainer
+
+HASH_DIGITS = 64
+SECTIONS = {
+    "format", "kind", "run_id", "written", "status", "guarantee", "mechanism", "sampling", "steps", "public_data",
+    "released", "not_covered", "headline", "logs", "utility", "selection", "randomness", "software",
+}  # fmt: skip
+
+
+def card_in(directory):
+    return json.loads((directory / "privacy_card.json").read_text(), parse_constant=refuse)
+
+
+def refuse(word):
+    raise AssertionError(f"{word} is not JSON")
+
+
+def fit(directory, using, module=None, data=None, checkpoint=None, **settings):
+    used = trainer(directory, using, **{"max_epochs": -1, "max_steps": 4, **settings})
+    used.fit(module or Classifier(), data or loader(), ckpt_path=checkpoint)
+    return used
+
+
+def saving(directory, **settings):
+    return {"callbacks": [ModelCheckpoint(directory, "{step}", save_top_k=-1, every_n_train_steps=1, **settings)],
+            "enable_checkpointing": True}  # fmt: skip
+
+
+def topic(card, name):
+    (line,) = [line for line in card["not_covered"] if line.startswith(f"{name}:")]
+    return line
+
+
+def test_a_finished_fit_says_what_it_guarantees(tmp_path):
+    used = strategy(generator="system", accountant="rdp")
+    fit(tmp_path, used)
+    card = card_in(tmp_path)
+    assert card.keys() == SECTIONS
+    assert (card["format"], card["kind"], card["status"]) == (1, "run", "finished")
+    assert card["run_id"] == used.privacy.run_id
+    guarantee, event = card["guarantee"], used.privacy.plan.event
+    assert guarantee["private"]
+    assert guarantee["not_private_because"] == []
+    assert guarantee["unit"] == "one training record"
+    assert guarantee["neighbouring_relation"] == "adding or removing one record"
+    assert guarantee["delta"] == 1e-3
+    spent = guarantee["epsilon_spent"]
+    assert spent["rdp"] == pytest.approx(epsilon([(event, 4)], 1e-3, "rdp"), rel=1e-12)
+    exact = epsilon([(event, 4)], 1e-3, "pld")
+    assert exact * (1 - 1e-9) <= spent["pld"] < exact * 1.0002, "a coarser grid rounds up"
+    assert guarantee["epsilon_planned"] == guarantee["epsilon_spent"]
+    assert guarantee["epsilon_spent"]["rdp"] == pytest.approx(used.privacy.epsilon(), rel=1e-12)
+    assert card["sampling"] == {
+        "method": "poisson", "records": 60, "expected_batch_size": 12, "sample_rate": 0.2,
+    }  # fmt: skip
+    assert card["steps"] == {"counted": 4, "planned": 4, "ledger": f"{used.privacy.run_id}.ledger", "carried": 0}
+    assert card["selection"]["rule"] == "single"
+    assert card["selection"]["epsilon"] == guarantee["epsilon_spent"]["rdp"]
+    assert "not included" in card["selection"]["explanation"]
+
+
+def test_the_mechanism_is_the_one_that_ran(tmp_path):
+    used = strategy(generator="system", clip_residual=0.5, split="optimal", refresh_every=3, delta=1e-3)
+    fit(tmp_path, used)
+    mechanism, release = card_in(tmp_path)["mechanism"], used.privacy.plan.release
+    assert mechanism["name"] == "gep"
+    assert mechanism["noise_multiplier"] == release.noise_multiplier
+    assert mechanism["embedding"] == {
+        "clip": 1.0,
+        "sigma": release.embedding.sigma,
+        "noise_std": release.embedding.sigma,
+    }
+    assert mechanism["residual"]["noise_std"] == 0.5 * release.residual.sigma
+    assert (mechanism["k"], mechanism["split"], mechanism["subspace"]) == (6, "optimal", "tracked")
+    assert (mechanism["num_anchors"], mechanism["refresh_every"]) == (20, 3)
+    assert sum(group["k"] for group in mechanism["groups"]) == 6
+    assert sum(group["parameters"] for group in mechanism["groups"]) == mechanism["num_parameters"] == 53
+    assert mechanism["chosen_on_public_data"] == []
+    assert "embedding by at most 1 and of the residual by at most 0.5" in mechanism["sensitivity"]
+
+
+def test_what_was_chosen_on_public_data_is_named(tmp_path):
+    fit(tmp_path, strategy(k="auto", clip_residual="auto"), max_steps=1)
+    mechanism = card_in(tmp_path)["mechanism"]
+    assert mechanism["chosen_on_public_data"] == ["k", "clip_residual"]
+    assert isinstance(mechanism["k"], int)
+
+
+def test_ordinary_dp_sgd_has_no_basis_and_no_public_data(tmp_path):
+    fit(tmp_path, strategy(mechanism="gp", clip_norm=2.0), max_steps=1)
+    card = card_in(tmp_path)
+    assert card["public_data"] is None
+    mechanism = card["mechanism"]
+    assert mechanism["embedding"] is mechanism["k"] is mechanism["subspace"] is mechanism["split"] is None
+    assert mechanism["residual"]["clip"] == 2.0
+    assert mechanism["chosen_on_public_data"] == []
+    assert "the gradient by at most 2" in mechanism["sensitivity"]
+    assert not any(line.startswith("Subspace") for line in card["released"])
+    assert "range of the labels" in topic(card, "Public numbers")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"noise_multiplier": 0.0, "generator": "system"}, "no noise is added"),
+        ({"generator": "seeded"}, "follow a seed and can be repeated"),
+        ({"noise_multiplier": 0.0, "clip_embedding": INF, "clip_residual": INF, "generator": "system"}, "is infinite"),
+    ],
+)
+def test_a_run_that_is_not_private_says_so_loudly(tmp_path, settings, reason):
+    fit(tmp_path, strategy(**settings), max_steps=2)
+    card, page = card_in(tmp_path), (tmp_path / "privacy_card.html").read_text()
+    guarantee = card["guarantee"]
+    assert not guarantee["private"]
+    assert any(reason in line for line in guarantee["not_private_because"])
+    assert guarantee["statement"].startswith("Not private: ")
+    assert reason in guarantee["statement"]
+    assert set(guarantee["epsilon_spent"].values()) == set(guarantee["epsilon_planned"].values()) == {"inf"}
+    assert card["selection"]["epsilon"] == "inf"
+    assert card["headline"] == "Not private"
+    assert "<h1>Not private</h1>" in page
+    assert "differentially private for" not in page
+    assert [line.split(":")[0] for line in card["released"]] == ["Nothing"]
+    assert card["randomness"]["secret"] == (settings["generator"] == "system")
+
+
+def test_a_private_run_has_a_secret_and_says_so_in_its_title(tmp_path):
+    fit(tmp_path, strategy(generator="secure"), max_steps=2)
+    card = card_in(tmp_path)
+    assert card["randomness"]["secret"]
+    assert "ChaCha20" in card["randomness"]["explanation"]
+    assert ")-differentially private for one training record</h1>" in (tmp_path / "privacy_card.html").read_text()
+
+
+class Reads(Callback):
+    """Reads the card at certain moments."""
+
+    def __init__(self, directory):
+        self.directory, self.seen = directory, []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.seen.append(card_in(self.directory))
+
+
+def test_it_is_there_from_the_start_and_follows_the_checkpoints(tmp_path):
+    reads = Reads(tmp_path / "ckpt")
+    settings = saving(tmp_path / "ckpt")
+    settings["callbacks"].append(reads)
+    used = strategy(generator="system", epsilon=5.0)
+    fit(tmp_path, used, **settings)
+    assert used.card_directory == tmp_path / "ckpt"
+    assert not (tmp_path / "privacy_card.json").exists()
+    assert [card["steps"]["counted"] for card in reads.seen] == [0, 1, 2, 3]
+    assert {card["status"] for card in reads.seen} == {"training"}
+    first, last = reads.seen[0]["guarantee"], card_in(tmp_path / "ckpt")["guarantee"]
+    assert first["epsilon_spent"] == {"pld": 0.0, "rdp": 0.0}
+    assert first["epsilon_planned"]["pld"] is None, "what nobody asked for is not computed before the end"
+    assert first["epsilon_planned"]["rdp"] == last["epsilon_spent"]["rdp"] <= 5.0
+    assert first["statement"].startswith("So far, after 0 of 4 steps")
+    assert not reads.seen[0]["selection"]["complete"]
+    spent = [card["guarantee"]["epsilon_spent"]["rdp"] for card in reads.seen]
+    assert spent == sorted(spent)
+    assert spent[3] < last["epsilon_spent"]["rdp"]
+
+
+def test_with_a_target_the_plan_is_known_at_once(tmp_path):
+    reads = Reads(tmp_path)
+    fit(tmp_path, strategy(generator="system", epsilon=5.0, accountant="pld"), callbacks=[reads], max_steps=2)
+    planned = reads.seen[0]["guarantee"]["epsilon_planned"]
+    assert 4.9 < planned["pld"] <= 5.0 < planned["rdp"]
+    assert reads.seen[0]["guarantee"]["target_epsilon"] == 5.0
+
+
+def test_a_plan_without_an_end_has_no_planned_figures(tmp_path):
+    class Stop(Callback):
+        def on_train_batch_end(self, trainer, *_):
+            trainer.should_stop = trainer.global_step == 2
+
+    fit(tmp_path, strategy(generator="system"), max_steps=-1, callbacks=[Stop()])
+    card = card_in(tmp_path)
+    assert card["guarantee"]["epsilon_planned"] is None
+    assert (card["status"], card["steps"]["counted"], card["steps"]["planned"]) == ("finished", 2, None)
+
+
+class Fails(Callback):
+    def __init__(self, error):
+        self.error = error
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == 2:
+            raise self.error
+
+
+@pytest.mark.parametrize(("error", "seen"), [(ZeroDivisionError("12 patients"), ZeroDivisionError),
+                                             (KeyboardInterrupt(), SystemExit)])  # fmt: skip
+def test_an_exception_or_interruption_leaves_a_card_that_says_stopped(tmp_path, error, seen):
+    with pytest.raises(seen):
+        fit(tmp_path, strategy(generator="system"), callbacks=[Fails(error)])
+    card = card_in(tmp_path)
+    assert (card["status"], card["steps"]["counted"]) == ("stopped", 2)
+    assert card["guarantee"]["epsilon_spent"]["pld"] > 0
+    assert "12 patients" not in json.dumps(card), "a message of the user's code may quote records"
+
+
+def test_ending_at_the_budget_is_finishing_and_running_into_it_is_stopping(tmp_path):
+    settings = {"epsilon": 5.0, "generator": "system"}
+    fit(tmp_path, strategy(**settings), **saving(tmp_path / "ckpt"))
+    checkpoint = tmp_path / "ckpt" / "step=2.ckpt"
+    fit(tmp_path / "a", strategy(**settings), checkpoint=checkpoint, max_steps=9, callbacks=[PrivacyBudget()])
+    assert card_in(tmp_path / "a")["status"] == "finished"
+    with pytest.raises(BudgetExhaustedError):
+        fit(tmp_path / "b", strategy(**settings), checkpoint=checkpoint, max_steps=9)
+    assert card_in(tmp_path / "b")["status"] == "stopped"
+
+
+def test_a_fit_that_fails_before_it_begins_leaves_no_card(tmp_path):
+    class Never(Callback):
+        def on_train_start(self, *_):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path, strategy(), callbacks=[Never()])
+    assert not (tmp_path / "privacy_card.json").exists()
+
+
+def test_a_resumed_run_counts_what_the_crash_lost(tmp_path):
+    fit(tmp_path, strategy(generator="system"), **saving(tmp_path / "ckpt"))
+    first = card_in(tmp_path / "ckpt")
+    again = fit(tmp_path, strategy(generator="system"), checkpoint=tmp_path / "ckpt" / "step=2.ckpt",
+                **saving(tmp_path / "ckpt"))  # fmt: skip
+    card = card_in(tmp_path / "ckpt")
+    assert card["run_id"] == first["run_id"]
+    assert card["steps"]["counted"] == again.strategy.privacy.steps == 4 + 2
+    assert card["guarantee"]["epsilon_spent"]["rdp"] > first["guarantee"]["epsilon_spent"]["rdp"]
+    assert card["guarantee"]["epsilon_planned"]["rdp"] == first["guarantee"]["epsilon_spent"]["rdp"]
+    assert card["status"] == "finished"
+
+
+def test_testing_and_saving_after_a_fit_leave_the_card_finished(tmp_path):
+    used = fit(tmp_path, strategy(generator="system"), **saving(tmp_path / "ckpt"))
+    before = card_in(tmp_path / "ckpt")
+    used.save_checkpoint(tmp_path / "later.ckpt")
+    used.test(used.lightning_module, loader(shuffle=False), verbose=False)
+    after = card_in(tmp_path / "ckpt")
+    assert {**after, "written": ""} == {**before, "written": ""}
+    assert used.strategy.card_directory == tmp_path / "ckpt"
+
+
+def test_before_a_fit_there_is_no_place(tmp_path):
+    assert strategy().card_directory is None
+
+
+def test_a_second_fit_goes_on_with_the_same_card(tmp_path):
+    used = fit(tmp_path, strategy(generator="system"), max_steps=2)
+    used.fit_loop.epoch_loop.max_steps = 5
+    used.fit(Classifier(), loader())
+    card = card_in(tmp_path)
+    assert (card["steps"]["counted"], card["status"]) == (5, "finished")
+    assert card["run_id"] == used.strategy.privacy.run_id
+    assert list(tmp_path.glob("privacy_card-*")) == []
+
+
+def test_a_lost_ledger_is_on_the_card(tmp_path):
+    fit(tmp_path, strategy(generator="system"), **saving(tmp_path / "ckpt"))
+    next((tmp_path / "privacy").glob("*.ledger")).unlink()
+    checkpoint = tmp_path / "ckpt" / "step=2.ckpt"
+    fit(tmp_path / "new", strategy(generator="system", trust_checkpoint=True), checkpoint=checkpoint)
+    card = card_in(tmp_path / "new")
+    assert card["steps"]["carried"] == 2
+    assert "2 steps are known from a checkpoint only" in topic(card, "Lost ledger")
+
+
+def test_the_ledger_it_names_has_the_steps_it_counts(tmp_path):
+    fit(tmp_path, strategy(generator="system"))
+    card = card_in(tmp_path)
+    assert read_ledger(tmp_path / "privacy" / card["steps"]["ledger"]).count == card["steps"]["counted"]
+
+
+# What left without protection.
+
+
+def test_names_that_training_step_logs_are_listed(tmp_path):
+    fit(tmp_path, strategy(generator="system"), max_steps=1)
+    card = card_in(tmp_path)
+    assert card["logs"] == {
+        "log_nonprivate": False, "logged_by_training_step": ["train/loss"], "left_unprotected": [],
+    }  # fmt: skip
+    assert "training logs train/loss; log_nonprivate was off" in topic(card, "Training loss and the like")
+
+
+def test_what_log_nonprivate_let_out_stays_on_the_card_of_later_fits(tmp_path):
+    fit(tmp_path, strategy(generator="system", log_nonprivate=True), max_steps=2, **saving(tmp_path / "ckpt"))
+    card = card_in(tmp_path / "ckpt")
+    assert card["logs"]["left_unprotected"][0] == "train/loss"
+    assert "log_nonprivate was ON. Without any protection left: nonprivate/train/loss" in topic(
+        card, "Training loss and the like"
+    )
+    assert "left without protection" in (tmp_path / "ckpt" / "privacy_card.html").read_text()
+    # Elsewhere, from the checkpoint alone.
+    fit(tmp_path / "new", strategy(generator="system"), checkpoint=tmp_path / "ckpt" / "step=2.ckpt", max_steps=3)
+    card = card_in(tmp_path / "new")
+    assert not card["logs"]["log_nonprivate"]
+    assert card["logs"]["left_unprotected"][0] == "train/loss"
+    assert "in an earlier part of this run" in topic(card, "Training loss and the like")
+
+
+def test_an_earlier_attempt_that_its_checkpoint_does_not_know_stays_on_the_card(tmp_path):
+    """A second attempt leaks, or follows a seed, and leaves no checkpoint; the third resumes from the first."""
+    fit(tmp_path, strategy(generator="system"), max_steps=2, **saving(tmp_path / "ckpt"))
+    checkpoint = tmp_path / "ckpt" / "step=2.ckpt"
+    rarely = {"callbacks": [ModelCheckpoint(tmp_path / "ckpt", every_n_train_steps=100, save_on_train_epoch_end=False)],
+              "enable_checkpointing": True}  # fmt: skip
+    fit(tmp_path, strategy(generator="seeded", log_nonprivate=True), checkpoint=checkpoint, max_steps=3, **rarely)
+    fit(tmp_path, strategy(generator="system"), checkpoint=checkpoint, max_steps=3, **saving(tmp_path / "ckpt"))
+    card = card_in(tmp_path / "ckpt")
+    assert not card["guarantee"]["private"]
+    assert any("earlier part of this run followed a seed" in line for line in card["guarantee"]["not_private_because"])
+    assert not card["randomness"]["secret"]
+    assert card["logs"]["left_unprotected"][0] == "train/loss"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Callbacks, hooks, prints", "Validation and test records", "Hyper-parameters", "Preprocessing",
+        "First weights", "Public numbers", "Several records of one person", "Side channels", "Floating point",
+        "Checks", "Access", "Failures",
+    ],
+)  # fmt: skip
+def test_what_is_never_covered_is_always_said(tmp_path, name):
+    card = CARD.setdefault("card", None) or CARD.update(card=one_card(tmp_path)) or CARD["card"]
+    assert topic(card, name)
+
+
+CARD = {}
+
+
+def one_card(directory):
+    fit(directory, strategy(), max_steps=1)
+    return card_in(directory)
+
+
+# What it must not contain.
+
+
+def test_no_path_no_names_no_secret(tmp_path, monkeypatch):
+    from lightning_gep.strategy import strategy as strategy_module
+    from tests.strategy.test_secret import encodings
+
+    secrets = []
+
+    class Watched(strategy_module.Secret):
+        def __init__(self, value=None):
+            super().__init__(value)
+            secrets.append(self)
+
+    monkeypatch.setattr(strategy_module, "Secret", Watched)
+    fit(tmp_path, strategy(generator="system"), **saving(tmp_path / "ckpt"))
+    files = [path.read_bytes() for path in (tmp_path / "ckpt").glob("privacy_card*")]
+    assert len(files) == 2
+    assert secrets
+    names = {str(tmp_path), str(Path.home()), str(Path.cwd()), platform.node()} - {"/", ""}
+    for content in files:
+        assert not [name for name in names if name.encode() in content]
+        for secret in secrets:
+            assert not [encoding for encoding in encodings(secret) if encoding in content]
+    if len(getpass.getuser()) > 4:
+        assert getpass.getuser().encode() not in b"".join(files)
+
+
+def test_the_seed_of_a_seeded_run_is_not_on_the_card(tmp_path):
+    fit(tmp_path, strategy(seed=987654321), max_steps=1)
+    assert "987654321" not in (tmp_path / "privacy_card.json").read_text()
+
+
+def test_the_json_has_no_infinity_and_no_nan(tmp_path):
+    settings = {"noise_multiplier": 0.0, "clip_embedding": INF, "clip_residual": INF}
+    fit(tmp_path, strategy(**settings), max_steps=1)
+    card = card_in(tmp_path)
+    assert card["mechanism"]["embedding"] == {"clip": "inf", "sigma": 0.0, "noise_std": 0.0}
+
+
+# Around the training.
+
+
+@pytest.mark.parametrize("settings", [{"fast_dev_run": True}, {"fast_dev_run": 2, "enable_checkpointing": True}])
+def test_fast_dev_run_works(tmp_path, settings):
+    used = strategy(generator="system")
+    fit(tmp_path, used, **settings)
+    assert card_in(used.card_directory)["status"] == "finished"
+
+
+def test_default_checkpoints_have_the_card_beside_them(tmp_path):
+    used = strategy()
+    fit(tmp_path, used, enable_checkpointing=True)
+    (checkpoint,) = tmp_path.rglob("*.ckpt")
+    assert used.card_directory == checkpoint.parent
+    assert card_in(checkpoint.parent)["steps"]["counted"] == 4
+
+
+def test_a_place_that_cannot_be_written_is_a_warning_and_training_ends_well(tmp_path):
+    blocked = tmp_path / "ckpt"
+    blocked.write_text("a file where the directory should be")
+
+    class Elsewhere(ModelCheckpoint):
+        """Checkpoints that need no directory."""
+
+        def _save_checkpoint(self, trainer, filepath):
+            pass
+
+    used = strategy(generator="system")
+    callback = Elsewhere(None)
+    callback.dirpath = str(blocked)
+    with pytest.warns(UserWarning, match="privacy card could not be written"):
+        done = fit(tmp_path, used, callbacks=[callback], enable_checkpointing=True)
+    assert done.state.finished
+    assert used.privacy.steps == 4
+
+
+def test_a_failing_accountant_is_a_warning_too(tmp_path, monkeypatch):
+    from lightning_gep.privacy.card import figures
+
+    monkeypatch.setattr(figures, "_pld_epsilon", lambda *_: 1 / 0)
+    with pytest.warns(UserWarning, match="could not be written .*it is out of date"):
+        fit(tmp_path, strategy(generator="system"), max_steps=2)
+    card = card_in(tmp_path)
+    assert (card["status"], card["steps"]["counted"]) == ("training", 0), "the old card does not claim to be the last"
+
+
+def test_the_card_costs_a_fit_next_to_nothing(tmp_path, monkeypatch):
+    import time
+
+    from lightning_gep.strategy.run_card import RunCard
+
+    spent = []
+    write = RunCard.write
+
+    def timed(self):
+        start = time.process_time()
+        write(self)
+        spent.append(time.process_time() - start)
+
+    monkeypatch.setattr(RunCard, "write", timed)
+    fit(tmp_path, strategy(), **saving(tmp_path / "ckpt"))
+    assert len(spent) == 1 + 4 + 1
+    assert sum(spent) < 0.1
+
+
+# Public data.
+
+
+def public(x, **settings):
+    return DataLoader(RandomLabels(TensorDataset(x), CLASSES), batch_size=50, **settings)
+
+
+def hash_of(directory, x, **settings):
+    fit(directory, strategy(aux_dataloader=public(x, **settings)), max_steps=1)
+    return card_in(directory)["public_data"]
+
+
+def test_the_hash_is_that_of_the_inputs(tmp_path):
+    x = records(200, seed=99).tensors[0]
+    first = hash_of(tmp_path / "a", x)
+    assert first["name"] == "RandomLabels(TensorDataset)"
+    assert (first["records"], first["hashed_records"], len(first["sha256"])) == (200, 200, HASH_DIGITS)
+    assert first["compared_with"] == "all training records"
+    torch.manual_seed(1234)
+    assert hash_of(tmp_path / "b", x, shuffle=True)["sha256"] == first["sha256"], "labels and order do not count"
+    changed = x.clone()
+    changed[150, 3] += 1e-6
+    assert hash_of(tmp_path / "c", changed)["sha256"] != first["sha256"]
+    assert hash_of(tmp_path / "d", x.flip(0))["sha256"] != first["sha256"], "the data set's own order counts"
+
+
+class Noisy(TensorDataset):
+    """As with random augmentation."""
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + 0.01 * torch.randn_like(x), y
+
+
+def test_records_that_differ_from_reading_to_reading_have_no_hash(tmp_path):
+    using = strategy(aux_dataloader=DataLoader(Noisy(*records(200, seed=99).tensors), batch_size=50))
+    fit(tmp_path, using, max_steps=1)
+    found = card_in(tmp_path)["public_data"]
+    assert found["sha256"] is None
+    assert found["hashed_records"] == 0
+    assert "differs from one reading to the next" in found["note"]
+    assert "differs from one reading to the next" in (tmp_path / "privacy_card.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("training", "auxiliary", "who"),
+    [(Noisy, TensorDataset, "training"), (TensorDataset, Noisy, "public"), (Noisy, Noisy, "training and public")],
+)
+def test_comparing_records_that_differ_from_reading_to_reading_proves_nothing(tmp_path, training, auxiliary, who):
+    aux = DataLoader(auxiliary(*records(200, seed=99).tensors), batch_size=50)
+    fit(
+        tmp_path,
+        strategy(aux_dataloader=aux),
+        data=DataLoader(training(*records().tensors), batch_size=12),
+        max_steps=1,
+    )
+    said = (
+        f"all training records, which proves nothing: {who} records differ from one reading to the next, as with "
+        "random augmentation"
+    )
+    assert card_in(tmp_path)["public_data"]["compared_with"] == said
+    assert f"none of the first 200 is among {said}" in (tmp_path / "privacy_card.html").read_text()
+
+
+# Where the code comes from.
+
+
+def git(directory, *arguments):
+    subprocess.run(
+        ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=directory, check=True, capture_output=True
+    )
+
+
+def test_the_revision_is_that_of_the_working_directory(tmp_path, monkeypatch):
+    from lightning_gep.privacy.card.software import git_revision
+
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    assert git_revision() == (None, None)
+    git(tmp_path, "init")
+    assert git_revision() == (None, None)
+    script = tmp_path / "train.py"
+    script.write_text("1")
+    git(tmp_path, "add", "train.py")
+    git(tmp_path, "commit", "-m", "x")
+    revision, dirty = git_revision()
+    assert len(revision) == 40
+    assert dirty is False
+    (tmp_path / "output.txt").write_text("not tracked")
+    assert git_revision() == (revision, False)
+    script.write_text("2")
+    assert git_revision() == (revision, True)
+    monkeypatch.setenv("PATH", "")
+    assert git_revision() == (None, None)
+
+
+def test_versions_are_those_installed(tmp_path):
+    from lightning_gep.privacy.card.software import software
+
+    found = software()
+    assert found["torch"] == torch.__version__.partition("+")[0] or found["torch"] == torch.__version__
+    assert found["python"] == platform.python_version()
+    assert all(found[name] for name in ("lightning_gep", "lightning", "opacus", "dp_accounting"))
+
+
+def test_figures_of_an_account_that_proves_nothing_are_not_private(monkeypatch):
+    from lightning_gep.privacy.card import figures
+    from lightning_gep.privacy.card.content import RunFacts, run_card
+    from lightning_gep.privacy.plan import PrivacyPlan
+    from lightning_gep.privacy.variants import GP
+
+    plan = PrivacyPlan.make(
+        GP(1.0), num_records=10, expected_batch_size=10, delta=1e-2, noise_multiplier=1e-5, steps=5, accountant="rdp"
+    )
+    facts = RunFacts(mechanism={"k": None}, generator="system", device="cpu", software={})
+    card = run_card(PrivacyAccount(plan, steps=1), facts, "finished")
+    assert card["guarantee"]["private"], "an absurd ε is still an ε"
+    assert card["guarantee"]["epsilon_spent"]["pld"] == card["guarantee"]["epsilon_spent"]["rdp"] > 1e6
+    monkeypatch.setattr(figures, "_rdp", lambda *_: math.inf)
+    card = run_card(PrivacyAccount(plan, steps=2), facts, "finished")
+    assert not card["guarantee"]["private"]
+    assert card["guarantee"]["statement"] == "Not private: the accountant proves no finite ε."

@@ -1,0 +1,124 @@
+"""The page: what it says first, that it needs nothing else, and that text stays text."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from lightning_gep.privacy.card.html import Markup, bullets, element, table, topics
+from lightning_gep.privacy.card.page import run_page, sweep_page
+from lightning_gep.privacy.card.sweep import sweep_card
+from lightning_gep.privacy.rounding import shown_epsilon
+from lightning_gep.privacy.selection import sweep_selection
+from tests.cards import MECHANISM, PUBLIC, SOFTWARE, a_card
+
+EVIL = "<script>alert('x')</script>&\"'"
+VOID = {"meta", "!doctype"}
+
+
+class Strict(HTMLParser):
+    """Every element closed, in order; collects tags, attributes and text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.words = [], [], [], []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join("".join(self.words).split())
+
+
+def sweep():
+    cards = {f"{EVIL}": a_card(), "seed=1": a_card("b" * 32)}
+    return sweep_page(sweep_card(EVIL, cards, sweep_selection(list(cards.values())), SOFTWARE))
+
+
+PAGES = {
+    "finished": lambda: run_page(a_card()),
+    "training": lambda: run_page(a_card(status="training", steps=0)),
+    "stopped": lambda: run_page(a_card(status="stopped", steps=7)),
+    "not private": lambda: run_page(a_card(generator="seeded")),
+    "no public data": lambda: run_page(a_card(public_data=None, mechanism={**MECHANISM, "k": None, "split": None})),
+    "sweep": sweep,
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_well_formed_and_needs_nothing_else(name):
+    page = PAGES[name]()
+    parsed = Strict(page)
+    assert "script" not in parsed.tags
+    assert not {"src", "href"} & {attribute for attribute, _ in parsed.attributes}
+    assert "url(" not in page
+    assert "@import" not in page
+    assert page.count("<h1>") == 1
+    assert "None" not in parsed.text
+
+
+def test_the_title_is_the_guarantee_rounded_up():
+    card = a_card()
+    spent = card["guarantee"]["epsilon_spent"]["rdp"]
+    title = re.search("<h1>(.*?)</h1>", run_page(card)).group(1)
+    assert title == f"(ε = {shown_epsilon(spent)}, δ = 0.0001)-differentially private for one training record"
+    assert float(title.split()[2].strip(",")) >= spent
+
+
+def test_every_section_has_its_question():
+    page = run_page(a_card())
+    assert page.count("<section") == page.count('class="question"') == page.count("<h2>") == 10
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [("training", "So far, after 60 of 100 steps"), ("stopped", "stopped early"), ("finished", "Training finished")],
+)
+def test_the_state_of_the_run_is_said(status, words):
+    assert words in Strict(run_page(a_card(status=status, steps=60))).text
+
+
+def test_a_large_epsilon_shows_the_factor_it_stands_for():
+    text = Strict(run_page(a_card(sigma=0.8))).text
+    spent = a_card(sigma=0.8)["guarantee"]["epsilon_spent"]["rdp"]
+    assert f"at most e^ε = {shown_epsilon(2.718281828459045**spent)} times as likely" in text
+
+
+def test_all_text_is_escaped():
+    facts = {
+        "mechanism": {**MECHANISM, "name": EVIL, "groups": [{"name": EVIL, "parameters": 1, "k": 1}]},
+        "public_data": {**PUBLIC, "name": EVIL, "note": EVIL, "compared_with": EVIL},
+        "logged": (EVIL,),
+        "log_nonprivate": True,
+        "software": {**SOFTWARE, "torch": EVIL, "git_revision": EVIL, "platform": EVIL},
+    }
+    for page in (run_page(a_card(**facts)), sweep()):
+        parsed = Strict(page)
+        assert "script" not in parsed.tags
+        assert "<script" not in page
+        assert "alert(" in parsed.text
+
+
+def test_pieces():
+    assert element("p", "a<b", Markup("<i>c</i>"), css='x"y') == '<p class="x&quot;y">a&lt;b<i>c</i></p>'
+    assert topics(["Topic: a: b", "none"]) == "<ul><li><b>Topic:</b> a: b</li><li>none</li></ul>"
+    assert bullets(["Topic: <"]) == "<ul><li>Topic: &lt;</li></ul>"
+    assert "<td>&lt;</td>" in table(["a"], [["<"]])
+
+
+def test_what_left_without_protection_is_said_at_the_top():
+    page = run_page(a_card(log_nonprivate=True))
+    assert page.index("left without protection") < page.index("<h2>")
+    assert "left without protection" not in run_page(a_card())

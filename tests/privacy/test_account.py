@@ -1,0 +1,199 @@
+import json
+
+import pytest
+
+from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
+from lightning_gep.privacy.account import PrivacyAccount, check_same_plan
+from lightning_gep.privacy.accounting import epsilon
+from lightning_gep.privacy.ledger import read
+from lightning_gep.privacy.plan import PrivacyPlan
+from lightning_gep.privacy.variants import GEP, GP
+
+
+def plan(**change):
+    settings = {
+        "mechanism": GP(1.0),
+        "num_records": 1000,
+        "expected_batch_size": 100,
+        "delta": 1e-4,
+        "epsilon": 3.0,
+        "steps": 20,
+        "accountant": "rdp",
+    }
+    return PrivacyPlan.make(**{**settings, **change})
+
+
+def spent(account, steps):
+    for _ in range(steps):
+        account.charge()
+    return account
+
+
+def test_what_is_spent_and_what_is_left():
+    account = PrivacyAccount(plan())
+    assert account.epsilon() == 0.0
+    assert account.remaining_epsilon == 3.0
+    spent(account, 20)
+    exact = epsilon([(account.plan.event, 20)], 1e-4, "rdp")
+    assert account.epsilon() == exact
+    assert account.remaining_epsilon == pytest.approx(3.0 - exact)
+    assert account.epsilon(1e-6) > exact
+    assert account.delta_at(exact) == pytest.approx(1e-4, rel=0.01)
+    assert account.steps == 20
+
+
+def test_a_release_beyond_the_target_is_refused_and_not_counted():
+    account = spent(PrivacyAccount(plan()), 20)
+    with pytest.raises(BudgetExhaustedError, match=r"after 20 steps ε is .* would exceed the target of 3"):
+        account.charge()
+    assert account.steps == 20
+
+
+def test_all_planned_steps_fit_the_budget():
+    for accountant in ("pld", "prv"):
+        spent(PrivacyAccount(plan(accountant=accountant, steps=3)), 3)
+
+
+def test_without_a_target_there_is_no_end():
+    account = spent(PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0, steps=None)), 60)
+    assert account.remaining_epsilon is None
+    assert account.epsilon() >= epsilon([(account.plan.event, 60)], 1e-4, "rdp")
+
+
+def test_the_ledger_is_written_before_the_count(tmp_path):
+    account = PrivacyAccount(plan())
+    account.open_ledger(tmp_path / "ledger")
+    spent(account, 4)
+    content = read(tmp_path / "ledger")
+    assert content.history == [(account.plan.event, 4)]
+    assert PrivacyPlan.from_state(content.parameters["plan"]) == account.plan
+
+
+def test_resume_takes_the_larger_of_ledger_and_checkpoint(tmp_path):
+    account = PrivacyAccount(plan())
+    account.open_ledger(tmp_path / "ledger")
+    spent(account, 5)
+    checkpoint = json.loads(json.dumps(account.state_dict()))
+    spent(account, 3)
+    account.ledger.close()
+
+    resumed = PrivacyAccount.from_state(checkpoint, plan())
+    resumed.resume_ledger(tmp_path / "ledger")
+    assert resumed.steps == 8, "three steps were lost with the process, and are spent all the same"
+    with pytest.raises(BudgetExhaustedError):
+        spent(resumed, 13)
+    assert resumed.steps == 20
+    resumed.ledger.close()
+
+    checkpoint["steps"] = 25
+    ahead = PrivacyAccount.from_state(checkpoint, plan())
+    ahead.resume_ledger(tmp_path / "ledger")
+    assert ahead.steps == 25
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"delta": 1e-5}, "delta: 0.0001 → 1e-05"),
+        ({"epsilon": 5.0}, "target_epsilon: 3.0 → 5.0"),
+        ({"expected_batch_size": 90}, "expected_batch_size: 100 → 90"),
+        ({"num_records": 2000}, "num_records: 1000 → 2000"),
+        ({"mechanism": GP(2.0)}, "release: "),
+        ({"mechanism": GEP(1.0, 1.0, split="equal"), "k": 5, "num_parameters": 10}, "release: "),
+    ],
+)
+def test_changing_a_privacy_setting_on_resume_is_an_error_that_says_which(change, named):
+    checkpoint = spent(PrivacyAccount(plan()), 2).state_dict()
+    with pytest.raises(ConfigurationError, match=named):
+        PrivacyAccount.from_state(checkpoint, plan(**change))
+
+
+def test_a_ledger_with_other_noise_is_refused(tmp_path):
+    first = PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0))
+    first.open_ledger(tmp_path / "ledger")
+    spent(first, 2).ledger.close()
+    second = PrivacyAccount(plan(epsilon=None, noise_multiplier=2.0), run_id=first.run_id)
+    with pytest.raises(
+        ConfigurationError, match=r"holds 2 releases with .* noise multiplier 1, but this run has 0.1 and 2"
+    ):
+        second.resume_ledger(tmp_path / "ledger")
+
+
+def test_the_report_is_plain_and_marks_what_is_not_private():
+    for account, private in (
+        (PrivacyAccount(plan()), True),
+        (PrivacyAccount(plan(), private=False), False),
+        (PrivacyAccount(plan(epsilon=None, noise_multiplier=0.0)), False),
+    ):
+        report = account.report()
+        assert report["private"] is private
+        assert json.loads(json.dumps(report)) == report
+    assert spent(account, 1).epsilon() == float("inf")
+
+
+def test_a_run_that_can_be_repeated_has_no_epsilon_and_its_budget_is_counted_all_the_same():
+    private, seeded = (spent(PrivacyAccount(plan(), private=private), 5) for private in (True, False))
+    assert seeded.epsilon() == seeded.epsilon(1e-3) == seeded.report()["epsilon"] == float("inf")
+    assert seeded.delta_at(8.0) == 1.0
+    assert seeded.report()["accounted_epsilon"] == private.report()["accounted_epsilon"] == private.epsilon()
+    assert private.epsilon(1e-3) == seeded.accounted_epsilon(1e-3) < private.epsilon()
+    assert seeded.remaining_epsilon == private.remaining_epsilon
+    for account in (private, seeded):
+        with pytest.raises(BudgetExhaustedError, match=r"ε is \d"):
+            spent(account, 1000)
+
+
+def test_what_was_not_private_stays_so_in_a_checkpoint():
+    state = json.loads(json.dumps(PrivacyAccount(plan(), private=False).state_dict()))
+    assert PrivacyAccount.from_state(state).report()["private"] is False
+
+
+def test_a_ledger_that_began_late_still_counts_everything(tmp_path):
+    """The ledger was lost after ten steps; every start since then has made four more and died without a checkpoint."""
+    checkpoint = spent(PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0)), 10).state_dict()
+    for attempt in range(4):
+        account = PrivacyAccount.from_state(checkpoint)
+        account.resume_ledger(tmp_path / "ledger") if attempt else account.open_ledger(tmp_path / "ledger")
+        assert account.steps == 10 + 4 * attempt
+        spent(account, 4).close_ledger()
+
+
+def test_a_ledger_behind_the_checkpoint_catches_up(tmp_path):
+    account = PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0))
+    account.open_ledger(tmp_path / "ledger")
+    spent(account, 2).close_ledger()
+    checkpoint = {**account.state_dict(), "steps": 7}
+    for expected in (7, 8, 9):
+        again = PrivacyAccount.from_state(checkpoint)
+        again.resume_ledger(tmp_path / "ledger")
+        assert again.steps == expected
+        spent(again, 1).close_ledger()
+
+
+def test_nothing_can_be_charged_while_the_ledger_is_closed(tmp_path):
+    account = PrivacyAccount(plan())
+    account.open_ledger(tmp_path / "ledger")
+    account.close_ledger()
+    with pytest.raises(LedgerError, match="is closed"):
+        account.charge()
+    assert account.steps == 0
+
+
+@pytest.mark.parametrize("noise", [0.9659, 1.214, 1.977, 2.984, *(0.5 + 0.01 * i for i in range(200))])
+def test_a_plan_rebuilt_from_its_own_noise_is_the_same_plan(noise):
+    """σ is split in two parts and put together again: its last digit may change, what is promised does not."""
+    sizes = {"num_records": 1000, "expected_batch_size": 100, "delta": 1e-5, "k": 20, "num_parameters": 6186}
+    saved = PrivacyPlan.make(GEP(1.0, 0.5), noise_multiplier=noise, **sizes)
+    asked = PrivacyPlan.make(GEP(1.0, 0.5), noise_multiplier=saved.event.noise_multiplier, **sizes)
+    check_same_plan(saved, asked)
+    other = PrivacyPlan.make(GEP(1.0, 0.5), noise_multiplier=noise * (1 + 1e-6), **sizes)
+    with pytest.raises(ConfigurationError, match="release"):
+        check_same_plan(saved, other)
+
+
+def test_a_count_that_began_at_a_trusted_checkpoint_stays_marked():
+    account = PrivacyAccount(plan())
+    account.trusted = True
+    assert PrivacyAccount.from_state(account.state_dict()).trusted
+    before = {name: value for name, value in account.state_dict().items() if name != "trusted"}
+    assert not PrivacyAccount.from_state(before).trusted, "checkpoints of earlier versions have no such mark"

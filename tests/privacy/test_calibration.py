@@ -1,0 +1,166 @@
+import time
+
+import pytest
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.privacy.accounting import SampledGaussian, epsilon
+from lightning_gep.privacy.calibration import calibrate, noise_multiplier_for, paper_noise_multiplier
+
+CIFAR, MNIST, SVHN = (1000 / 50_000, 1e-5), (1000 / 60_000, 1e-5), (1000 / 604_388, 1e-6)
+
+# data, target ε, mechanism, steps, σ needed by RDP and by PLD (per part for GEP)
+NEEDED = [
+    (CIFAR, 2, "gep", 2500, 3.248, 3.033),
+    (CIFAR, 2, "gp", 2500, 2.297, 2.145),
+    (CIFAR, 5, "gep", 5000, 2.169, 2.054),
+    (CIFAR, 8, "gep", 10000, 2.065, 1.965),
+    (CIFAR, 8, "gp", 10000, 1.460, 1.389),
+    (MNIST, 2, "gep", 3000, 2.992, 2.796),
+    (MNIST, 2, "gp", 3000, 2.116, 1.977),
+    (MNIST, 5, "gep", 6000, 2.017, 1.913),
+    (MNIST, 8, "gep", 12000, 1.923, 1.833),
+    (SVHN, 2, "gep", 3021, 1.092, 0.970),
+    (SVHN, 5, "gep", 6043, 0.837, 0.796),
+    (SVHN, 8, "gep", 12087, 0.770, 0.742),
+]
+
+
+def needed(data, target, mechanism, steps, accountant):
+    found = calibrate(
+        epsilon=target,
+        delta=data[1],
+        sample_rate=data[0],
+        steps=steps,
+        mechanism=mechanism,
+        split="equal",
+        accountant=accountant,
+    )
+    assert found.epsilon <= target
+    if mechanism == "gep":
+        assert found.sigma_embedding == found.sigma_residual == pytest.approx(2**0.5 * found.noise_multiplier)
+        return found.sigma_embedding
+    assert found.sigma_embedding is None
+    return found.sigma_residual
+
+
+@pytest.mark.parametrize(("data", "target", "mechanism", "steps", "rdp", "pld"), NEEDED)
+def test_the_noise_of_known_settings(data, target, mechanism, steps, rdp, pld):
+    assert needed(data, target, mechanism, steps, "rdp") == pytest.approx(rdp, rel=0.005)
+    assert needed(data, target, mechanism, steps, "pld") == pytest.approx(pld, rel=0.01)
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "prv"])
+@pytest.mark.parametrize(
+    ("target", "delta", "q", "steps"),
+    [(0.1, 1e-6, 0.001, 500), (0.5, 1e-5, 0.05, 50), (1, 1e-5, 1.0, 3), (3, 1e-7, 0.01, 4000), (20, 1e-4, 0.2, 150)],
+)
+def test_what_comes_back_keeps_the_target_and_wastes_little(target, delta, q, steps, accountant):
+    found = calibrate(epsilon=target, delta=delta, sample_rate=q, steps=steps, mechanism="gp", accountant=accountant)
+
+    def spent(sigma):
+        return epsilon([(SampledGaussian(q, sigma), steps)], delta, accountant)
+
+    assert found.epsilon == spent(found.noise_multiplier) <= target
+    assert spent(found.noise_multiplier * 0.995) > target
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "prv"])
+@pytest.mark.parametrize(
+    ("target", "delta", "q", "steps"),
+    [
+        (0.001, 1e-5, 0.001, 5),
+        (0.02, 1e-5, 1.0, 1),
+        (1e-4, 1e-6, 1e-4, 1),
+        (0.1, 0.01, 1.0, 1),
+        (200, 1e-5, 0.5, 100),
+    ],
+)
+def test_odd_targets_end_and_are_kept(target, delta, q, steps, accountant):
+    sigma, spent = noise_multiplier_for(target, delta, q, steps, accountant)
+    assert 0 <= spent <= target
+    assert epsilon([(SampledGaussian(q, sigma), steps)], delta, accountant) <= target
+
+
+def test_the_slowest_known_setting_stays_under_ten_seconds():
+    start = time.process_time()
+    noise_multiplier_for(2.0, SVHN[1], SVHN[0], 3021, "pld")
+    assert time.process_time() - start < 10
+
+
+def test_the_papers_theorem_is_a_bound_from_above():
+    for target, steps in ((1.0, 10), (2.0, 100), (8.0, 300)):
+        theorem = paper_noise_multiplier(target, 1e-5, steps)
+        for accountant in ("rdp", "pld"):
+            tight, _ = noise_multiplier_for(target, 1e-5, 1.0, steps, accountant)
+            assert 0.5 * theorem < tight < theorem
+    with pytest.raises(ConfigurationError, match="The theorem holds for 0 < epsilon < "):
+        paper_noise_multiplier(30.0, 1e-5, 10)
+
+
+def test_the_optimal_split_has_the_least_noise_energy_of_all_splits():
+    settings = {"clip_embedding": 10.0, "clip_residual": 2.0}
+    k, p = 1000, 270_000
+    common = {"epsilon": 8.0, "delta": 1e-5, "sample_rate": 0.02, "steps": 1000, "accountant": "rdp"}
+
+    def energy(split):
+        found = calibrate(**common, **settings, split=split, k=k, num_parameters=p)
+        assert found.noise_multiplier == pytest.approx(
+            (found.sigma_embedding**-2 + found.sigma_residual**-2) ** -0.5, rel=1e-12
+        )
+        return k * (10 * found.sigma_embedding) ** 2 + p * (2 * found.sigma_residual) ** 2
+
+    best = energy("optimal")
+    assert best < energy("equal")
+    found = calibrate(**common, **settings, split="optimal", k=k, num_parameters=p)
+    for tilt in (0.8, 0.95, 1.05, 1.25):
+        assert best < energy((found.sigma_embedding * tilt, found.sigma_residual))
+    assert best == pytest.approx(energy((found.sigma_embedding, found.sigma_residual)), rel=1e-9)
+
+
+def test_a_given_pair_fixes_the_ratio_and_the_target_decides_the_scale():
+    common = {"epsilon": 8.0, "delta": 1e-5, "sample_rate": 0.02, "steps": 100, "accountant": "rdp"}
+    one, other = calibrate(**common, split=(3.0, 1.0)), calibrate(**common, split=(6.0, 2.0))
+    assert one.sigma_embedding / one.sigma_residual == pytest.approx(3.0)
+    assert one.sigma_embedding == pytest.approx(other.sigma_embedding)
+
+
+def test_joint_clipping_has_the_steps_own_sigma_on_both_parts():
+    found = calibrate(epsilon=8.0, delta=1e-5, sample_rate=0.02, steps=100, clipping="joint", accountant="rdp")
+    assert found.sigma_embedding == found.sigma_residual == found.noise_multiplier
+
+
+GOOD = {"epsilon": 8.0, "delta": 1e-5, "sample_rate": 0.02, "steps": 100, "accountant": "rdp", "split": "equal"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be a finite number above 0, but it is 0.0"),
+        ({"epsilon": -1.0}, "epsilon must be a finite number above 0, but it is -1.0"),
+        ({"epsilon": float("nan")}, "epsilon must be a finite number above 0"),
+        ({"epsilon": 1e-9}, "epsilon=1e-09 .* cannot be reached.*Raise epsilon"),
+        ({"delta": 0.0}, "delta must lie between 0 and 1"),
+        ({"sample_rate": 1.2}, "must be above 0 and at most 1, but it is 1.2"),
+        ({"steps": 0}, "steps must be a whole number above 0, but it is 0"),
+        ({"steps": 2.5}, "steps must be a whole number above 0, but it is 2.5"),
+        ({"accountant": "gdp"}, "accountant='gdp' is not known. Choose one of 'pld', 'rdp', 'prv'"),
+        ({"mechanism": "dpsgd"}, "mechanism='dpsgd' is not known. Choose one of 'gep', 'bgep', 'gp'"),
+        ({"clipping": "both"}, "clipping='both' is not known. Choose one of 'separate', 'joint'"),
+        ({"split": "half"}, "split='half' is not known. Choose one of 'optimal', 'equal'"),
+        ({"split": (1.0,)}, r"split=\(1.0,\) must be 'optimal', 'equal' or a pair"),
+        ({"split": (1.0, -2.0)}, "split must be a finite number above 0, but it is -2.0"),
+        ({"split": (1.0, 2.0), "clipping": "joint"}, r"Joint clipping takes equal sigmas, but split=\(1.0, 2.0\)"),
+        (
+            {"split": "optimal"},
+            "needs clip_embedding, clip_residual, k, num_parameters. Give them, or use split='equal'",
+        ),
+        ({"clip_embedding": 0.0}, "clip_embedding must be a number above 0, but it is 0.0"),
+        ({"clip_residual": -2.0}, "clip_residual must be a number above 0, but it is -2.0"),
+        ({"mechanism": "gp", "clip_norm": 0.0}, "clip_norm must be a number above 0, but it is 0.0"),
+        ({"mechanism": "gp", "clip_residual": 2.0}, "clip_residual=2.0 has no meaning for mechanism='gp'"),
+        ({"mechanism": "bgep", "clipping": "joint"}, "clipping='joint' ties embedding and residual together"),
+    ],
+)
+def test_bad_values_are_explained(change, message):
+    with pytest.raises(ConfigurationError, match=message):
+        calibrate(**{**GOOD, **change})

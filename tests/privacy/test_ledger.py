@@ -1,0 +1,176 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from lightning_gep.errors import LedgerError
+from lightning_gep.privacy import ledger as ledger_module
+from lightning_gep.privacy.accounting import SampledGaussian
+from lightning_gep.privacy.ledger import Ledger, read
+
+EVENT = SampledGaussian(0.1, 1.5)
+PARAMETERS = {"sample_rate": 0.1, "noise_multiplier": 1.5}
+
+
+def written(path, count):
+    ledger = Ledger.create(path, "run", PARAMETERS)
+    for step in range(count):
+        ledger.record(EVENT, step)
+    ledger.close()
+    return path
+
+
+def test_every_release_is_there_with_its_parameters(tmp_path):
+    content = read(written(tmp_path / "ledger", 5))
+    assert content.run_id == "run"
+    assert content.parameters == PARAMETERS
+    assert content.history == [(EVENT, 5)]
+
+
+def test_resuming_appends(tmp_path):
+    path = written(tmp_path / "ledger", 3)
+    again = Ledger.resume(path, "run")
+    again.record(EVENT, 3)
+    again.close()
+    assert len(read(path).releases) == 4
+
+
+def test_record_returns_only_after_the_line_is_synced(tmp_path, monkeypatch):
+    path = written(tmp_path / "ledger", 1)
+    ledger = Ledger.resume(path, "run")
+    synced = []
+
+    def fsync(descriptor):
+        synced.append(len(path.read_bytes().splitlines()))
+
+    monkeypatch.setattr(ledger_module.os, "fsync", fsync)
+    ledger.record(EVENT, 1)
+    assert synced == [3], "the line was in the file, and synced, before record returned"
+    ledger.close()
+
+
+def test_any_cut_of_the_last_line_reads_and_never_counts_less(tmp_path):
+    whole = written(tmp_path / "whole", 3).read_bytes()
+    last = whole[:-1].rfind(b"\n") + 1
+    for cut in range(last + 1, len(whole)):
+        path = tmp_path / "torn"
+        path.write_bytes(whole[:cut])
+        assert len(read(path).releases) == 3
+        again = Ledger.resume(path, "run")
+        again.record(EVENT, 3)
+        again.close()
+        assert len(read(path).releases) == 4
+        assert not read(path).torn
+    path.write_bytes(whole[:last])
+    assert len(read(path).releases) == 2
+
+
+def test_several_crashes_leave_a_readable_ledger(tmp_path):
+    path = written(tmp_path / "ledger", 1)
+    for crash in range(3):
+        path.write_bytes(path.read_bytes()[:-4])
+        ledger = Ledger.resume(path, "run")
+        ledger.record(EVENT, crash)
+        ledger.close()
+    assert len(read(path).releases) == 4
+
+
+def test_a_torn_first_release_takes_the_parameters_of_the_header(tmp_path):
+    path = written(tmp_path / "ledger", 1)
+    path.write_bytes(path.read_bytes()[:-6])
+    assert read(path).releases == [EVENT]
+
+
+def test_a_torn_header_means_nothing_was_released(tmp_path):
+    path = written(tmp_path / "ledger", 0)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(LedgerError, match="no usable ledger"):
+        read(path)
+    assert written(path, 2) == path
+    assert len(read(path).releases) == 2
+
+
+@pytest.mark.parametrize("damage", [lambda b: b.replace(b'"sigma":1.5', b'"sigma":9.5', 1), lambda b: b[:60] + b[61:]])
+def test_damage_anywhere_else_is_an_error(tmp_path, damage):
+    path = written(tmp_path / "ledger", 4)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(LedgerError, match=r"damaged|does not start like a ledger"):
+        read(path)
+
+
+def test_a_missing_ledger_is_an_error_and_is_not_created(tmp_path):
+    with pytest.raises(LedgerError, match="There is no usable ledger"):
+        Ledger.resume(tmp_path / "none", "run")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_ledger_is_never_overwritten(tmp_path):
+    path = written(tmp_path / "ledger", 2)
+    with pytest.raises(LedgerError, match=r"There is a ledger at .* already"):
+        Ledger.create(path, "other", PARAMETERS)
+    assert len(read(path).releases) == 2
+
+
+def test_the_ledger_of_another_run_is_refused(tmp_path):
+    with pytest.raises(LedgerError, match="belongs to run run, but the checkpoint to run other"):
+        Ledger.resume(written(tmp_path / "ledger", 2), "other")
+
+
+def test_two_processes_cannot_hold_one_ledger(tmp_path):
+    path = written(tmp_path / "ledger", 1)
+    holder = Ledger.resume(path, "run")
+    with pytest.raises(LedgerError, match="Another process is training with the ledger"):
+        Ledger.resume(path, "run")
+    holder.close()
+    Ledger.resume(path, "run").close()
+
+
+def test_a_killed_process_has_recorded_at_least_what_it_drew(tmp_path):
+    """The child reports each draw after the fact; killed at any moment, its ledger must cover the reports."""
+    script = textwrap.dedent(
+        """
+        import sys
+        from lightning_gep.privacy.accounting import SampledGaussian
+        from lightning_gep.privacy.ledger import Ledger
+        ledger = Ledger.create(sys.argv[1], "run", {"sample_rate": 0.1, "noise_multiplier": 1.5})
+        step = 0
+        while True:
+            ledger.record(SampledGaussian(0.1, 1.5), step)
+            step += 1
+            print(step, flush=True)
+        """
+    )
+    for attempt in range(3):
+        path = tmp_path / f"ledger{attempt}"
+        child = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE, text=True)
+        reported = [int(child.stdout.readline()) for _ in range(20 + 7 * attempt)]
+        os.kill(child.pid, signal.SIGKILL)
+        reported += [int(line) for line in child.stdout.read().split()]
+        child.wait()
+        assert len(read(path).releases) >= reported[-1]
+
+
+def test_a_repair_that_was_torn_itself_is_repaired(tmp_path):
+    path = written(tmp_path / "ledger", 3)
+    path.write_bytes(path.read_bytes()[:-5])
+    torn = path.read_bytes()
+    Ledger.resume(path, "run").close()
+    repaired = path.read_bytes()
+    for cut in range(len(torn) + 1, len(repaired)):
+        path.write_bytes(repaired[:cut])
+        for extra in range(2):
+            again = Ledger.resume(path, "run")
+            assert again.content.count >= 3 + extra
+            again.record(EVENT, 3)
+            again.close()
+        assert 5 <= read(path).count <= 6
+
+
+def test_a_new_ledger_is_also_in_its_directory(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(ledger_module, "_fsync_directory", synced.append)
+    Ledger.create(tmp_path / "ledger", "run", PARAMETERS).close()
+    assert synced == [tmp_path]

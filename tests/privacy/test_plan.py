@@ -1,0 +1,91 @@
+import json
+import math
+
+import pytest
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.privacy.plan import PrivacyPlan
+from lightning_gep.privacy.variants import BGEP, GEP, GP
+
+GOOD = {
+    "mechanism": GEP(1.0, 0.5),
+    "num_records": 1000,
+    "expected_batch_size": 100,
+    "delta": 1e-4,
+    "epsilon": 8.0,
+    "steps": 50,
+    "k": 20,
+    "num_parameters": 500,
+    "accountant": "rdp",
+}
+
+
+def plan(**change):
+    return PrivacyPlan.make(**{**GOOD, **change})
+
+
+def test_one_config_feeds_sampling_noise_and_accounting():
+    made = plan()
+    assert made.sample_rate == 0.1
+    assert made.event.sample_rate == made.sample_rate
+    assert made.event.noise_multiplier == made.release.noise_multiplier
+    with pytest.raises(AttributeError):
+        made.delta = 1e-3
+
+
+def test_a_given_noise_multiplier_is_taken_as_it_is():
+    made = plan(epsilon=None, noise_multiplier=1.7, steps=None)
+    assert made.event.noise_multiplier == pytest.approx(1.7)
+    assert made.target_epsilon is None
+
+
+@pytest.mark.parametrize("mechanism", [GEP(1.0, 0.5), GEP(1.0, 0.5, "joint"), BGEP(3.0), GP(1.0), GP(float("inf"))])
+def test_the_state_round_trips_through_json(mechanism):
+    noise = 0.0 if mechanism == GP(float("inf")) else 1.5
+    made = plan(mechanism=mechanism, epsilon=None, noise_multiplier=noise)
+    text = json.dumps(made.to_state(), allow_nan=False)
+    assert PrivacyPlan.from_state(json.loads(text)) == made
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"noise_multiplier": 1.0}, "exactly one of epsilon and noise_multiplier, but got epsilon=8.0 and noise_mult"),
+        ({"epsilon": None}, "exactly one of epsilon and noise_multiplier, but got epsilon=None"),
+        ({"epsilon": None, "noise_multiplier": -1.0}, "noise_multiplier must be a finite number 0 or more"),
+        ({"epsilon": 0.0}, "epsilon must be a finite number above 0, but it is 0.0"),
+        ({"epsilon": 1e-9, "delta": 1e-12}, "cannot be reached"),
+        ({"steps": None}, "cannot be calibrated without an end of training. Set max_epochs or max_steps"),
+        ({"delta": 1e-3}, "delta=0.001 is not below 1/N = 0.001 for N=1000 records.*Use delta=1e-04"),
+        ({"delta": 2.0}, "delta must lie between 0 and 1"),
+        ({"expected_batch_size": 1001}, r"expected batch size 1001 is above the number of records 1000 \(.*q > 1\)"),
+        ({"expected_batch_size": 0}, "expected_batch_size must be a whole number above 0"),
+        ({"num_records": 0}, "num_records must be a whole number above 0"),
+        ({"k": 0}, "k must be a whole number above 0, but it is 0.*mechanism='gp'"),
+        ({"k": -5}, "k must be a whole number above 0, but it is -5"),
+        ({"k": 501}, "k=501 basis vectors are more than the 500 trainable parameters"),
+        ({"k": None}, "needs k and num_parameters, but got k=None"),
+        ({"accountant": "mystery"}, "accountant='mystery' is not known"),
+        (
+            {"mechanism": GP(float("inf")), "epsilon": None, "noise_multiplier": 1.0},
+            "An infinite clipping threshold with sigma=1.0 asks for infinite noise",
+        ),
+    ],
+)
+def test_bad_values_are_explained_before_anything_is_computed(change, message):
+    with pytest.raises(ConfigurationError, match=message):
+        plan(**change)
+
+
+def test_an_infinite_threshold_without_noise_is_allowed():
+    made = plan(mechanism=GEP(float("inf"), float("inf")), epsilon=None, noise_multiplier=0.0)
+    assert made.event.noise_multiplier == 0.0
+    assert [part.noise_std for part in made.release.parts] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("clips", [(math.inf, 1.0), (1.0, math.inf), (math.inf, math.inf)])
+def test_an_infinite_threshold_with_noise_is_refused_in_words(clips):
+    sizes = {"num_records": 1000, "expected_batch_size": 100, "delta": 1e-5, "k": 20, "num_parameters": 500}
+    with pytest.raises(ConfigurationError, match="infinite noise"):
+        PrivacyPlan.make(GEP(*clips), noise_multiplier=1.0, **sizes)
+    assert PrivacyPlan.make(GEP(*clips), noise_multiplier=0.0, **sizes).event.noise_multiplier == 0

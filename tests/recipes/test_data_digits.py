@@ -1,0 +1,164 @@
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from lightning_gep import RandomLabels
+from lightning_gep.errors import ConfigurationError
+from recipes.data.digits import NUM_TEST, NUM_TRAIN, NUM_VALIDATION, DigitsDataModule
+from recipes.data.photographs import PhotographPatches
+
+
+class Items(Dataset):
+    def __init__(self, item, length=1000):
+        self.item, self.length = item, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return self.item
+
+
+def digits(**settings):
+    module = DigitsDataModule(**settings)
+    module.setup()
+    return module
+
+
+def fingerprints(dataset):
+    """Counts of equal images, so that sets of records can be compared."""
+    return {image.numpy().tobytes() for image in dataset.tensors[0]}
+
+
+def test_the_splits_share_no_record_and_leave_none_out():
+    module = digits()
+    parts = module.train, module.validation, module.test
+    assert [len(part) for part in parts] == [NUM_TRAIN, NUM_VALIDATION, NUM_TEST] == [1257, 180, 360]
+    together = set().union(*(fingerprints(part) for part in parts))
+    assert len(together) == sum(len(part) for part in parts) == 1797
+
+
+def test_the_test_images_are_the_same_for_every_seed_and_the_validation_images_are_not():
+    first, again, other = digits(seed=0), digits(seed=0), digits(seed=1)
+    assert torch.equal(first.test.tensors[0], other.test.tensors[0])
+    assert torch.equal(first.train.tensors[0], again.train.tensors[0])
+    assert fingerprints(first.validation) != fingerprints(other.validation)
+    assert not fingerprints(other.train) & fingerprints(first.test)
+
+
+def test_every_digit_has_its_share_in_every_part():
+    module = digits()
+    for part in (module.train, module.validation, module.test):
+        shares = torch.bincount(part.tensors[1], minlength=10) / len(part)
+        assert (shares - 0.1).abs().max() < 0.01
+
+
+def test_private_and_public_images_have_one_format():
+    module = digits(batch_size=64, aux_batch_size=30)
+    private, public = next(iter(module.train_dataloader())), next(iter(module.aux_dataloader()))
+    assert [len(private[0]), len(public[0])] == [64, 30]
+    for images, labels in (private, public):
+        assert images.shape[1:] == (1, 8, 8)
+        assert images.dtype == torch.float32
+        assert labels.dtype == torch.int64
+        assert images.min() == -1
+        assert images.max() == 1
+        assert set(labels.tolist()) <= set(range(10))
+
+
+def test_validation_and_test_loaders_read_everything_once():
+    module = digits()
+    assert sum(len(labels) for _, labels in module.val_dataloader()) == NUM_VALIDATION
+    assert sum(len(labels) for _, labels in module.test_dataloader()) == NUM_TEST
+
+
+def test_photograph_patches_are_many_varied_stretched_and_always_the_same():
+    patches = PhotographPatches(size=8)
+    images = patches.images
+    assert len(patches) == len(images) > 1000
+    assert torch.equal(images, PhotographPatches(size=8).images)
+    assert torch.isfinite(images).all()
+    assert (images.flatten(1).min(dim=1).values == -1).all()
+    assert torch.allclose(images.flatten(1).max(dim=1).values, torch.tensor(1.0))
+    assert len(torch.unique(images.flatten(1), dim=0)) == len(images)
+
+
+def test_public_images_of_ones_own_replace_the_photographs():
+    own = TensorDataset(torch.full((20, 1, 8, 8), 0.25))
+    images, labels = next(iter(digits(aux=own, aux_batch_size=20).aux_dataloader()))
+    assert (images == 0.25).all()
+    assert len(labels) == 20
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be a whole number above 0, but it is 0"),
+        ({"batch_size": 64.0}, "batch_size must be a whole number above 0, but it is 64.0"),
+        ({"batch_size": 1258}, "batch_size=1258 is above the 1257 training images"),
+        ({"aux_batch_size": -1}, "aux_batch_size must be a whole number above 0, but it is -1"),
+        ({"num_workers": -1}, "num_workers must be a whole number that is 0 or more, but it is -1"),
+        ({"seed": "0"}, "seed must be a whole number that is 0 or more, but it is '0'"),
+    ],
+)
+def test_a_value_that_cannot_work_is_named(setting, message):
+    with pytest.raises(ConfigurationError, match=message):
+        DigitsDataModule(**setting)
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ("x", ("x", None)),
+        (("x",), ("x", None)),
+        (("x", "y"), ("x", None)),
+        (("x", "y", "weight"), ("x", None, "weight")),
+        (["x", "y"], ["x", None]),
+    ],
+)
+def test_random_labels_replace_the_label_and_nothing_else(item, expected):
+    labelled = RandomLabels(Items(item), num_classes=5)[0]
+    assert type(labelled) is type(expected)
+    assert type(labelled[1]) is int
+    assert [entry for i, entry in enumerate(labelled) if i != 1] == [e for i, e in enumerate(expected) if i != 1]
+
+
+def test_random_labels_are_uniform_and_differ_from_read_to_read():
+    dataset = RandomLabels(Items(torch.zeros(1), length=5000), num_classes=10)
+    first, second = ([dataset[i][1] for i in range(len(dataset))] for _ in range(2))
+    counts = torch.bincount(torch.tensor(first), minlength=10)
+    assert len(counts) == 10
+    assert (counts - 500).abs().max() < 120  # 5.6 standard deviations
+    agreement = sum(a == b for a, b in zip(first, second, strict=True)) / len(first)
+    assert 0.075 < agreement < 0.125
+
+
+def test_random_labels_differ_between_workers_and_between_passes():
+    loader = DataLoader(RandomLabels(Items(torch.zeros(1), length=400), 1000), batch_size=200, num_workers=2)
+    one_worker, other_worker = (labels for _, labels in loader)
+    next_pass, _ = (labels for _, labels in loader)
+    assert (one_worker == other_worker).float().mean() < 0.05
+    assert (one_worker == next_pass).float().mean() < 0.05
+
+
+def test_random_labels_follow_torchs_generator_so_that_ranks_can_agree():
+    dataset = RandomLabels(Items(torch.zeros(1)), num_classes=1000)
+    draws = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        draws.append([dataset[i][1] for i in range(20)])
+    assert draws[0] == draws[1]
+
+
+def test_random_labels_refuse_what_they_cannot_label():
+    with pytest.raises(ConfigurationError, match="num_classes must be a whole number above 0, but it is 0"):
+        RandomLabels(Items("x"), num_classes=0)
+    with pytest.raises(ConfigurationError, match=r"which entry of a dictionary \(image, digit\) is the label"):
+        RandomLabels(Items({"image": 1, "digit": 2}), num_classes=2)[0]
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield "x"
+
+    with pytest.raises(ConfigurationError, match="a length and items by index, but Stream is not one"):
+        RandomLabels(Stream(), num_classes=2)

@@ -1,0 +1,189 @@
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_gep.errors import ConfigurationError
+from recipes.data import feature_extraction
+from recipes.data.cache import ArrayCache
+from recipes.data.efficientnet import EfficientNetLite0
+from recipes.data.feature_extraction import extract_features
+from recipes.data.features import FeaturesDataModule
+from recipes.data.photographs import Photographs
+from recipes.data.public import TestSamples
+from recipes.data.public_sources import Cifar100, ImageNet
+from recipes.data.records import image_bytes
+from tests.data_files import labels, pixels
+
+
+class Means:
+    """A network that can be followed by hand: the mean of each channel. It may stop after some calls."""
+
+    num_features = 3
+
+    def __init__(self, name="means", calls=1000):
+        self.name, self.left, self.seen = name, calls, 0
+
+    def __call__(self, images):
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        self.seen += len(images)
+        return np.asarray(images).mean(axis=(2, 3))
+
+
+def features(directory, cache, network=None, **settings):
+    settings = {"batch_size": 4, "validation_size": 0, "num_features": 3, "cache_directory": str(cache), **settings}
+    module = FeaturesDataModule("cifar10", network or Means(), directory=str(directory), **settings)
+    module.prepare_data()
+    module.setup()
+    return module
+
+
+def write_features(directory, length=3, count=30, **arrays):
+    rng = np.random.default_rng(0)
+    for part in ("train", "test"):
+        content = {"features": rng.normal(size=(count, length)), "labels": labels(count), **arrays}
+        np.savez(directory / f"cifar10_features_{part}.npz", **content)
+
+
+def test_the_records_are_features_scaled_to_length_1_with_the_labels_of_the_images(small_data, tmp_path):
+    module = features(small_data, tmp_path, validation_size=10)
+    assert [len(part) for part in (module.train, module.validation, module.test)] == [20, 10, 20]
+    row = module.train.indices[4]
+    batch, offset = 1 + row // 6, row % 6
+    means = torch.tensor(pixels(6, seed=batch)[offset].mean(axis=(0, 1))).float()
+    x, y = module.train[4]
+    assert torch.allclose(x, means / means.norm())
+    assert y == offset
+
+
+def test_features_are_computed_once(small_data, tmp_path):
+    first, second, other = Means(), Means(), Means("other means")
+    before = features(small_data, tmp_path, first)
+    assert first.seen == 50
+    after = features(small_data, tmp_path, second)
+    assert second.seen == 0
+    assert torch.equal(before.train[3][0], after.train[3][0])
+    features(small_data, tmp_path, other)
+    assert other.seen == 50, "the features of another network are not taken for these"
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [lambda content: content[:-1], lambda content: content[:-20] + bytes(20)],
+    ids=["cut off by a full disk", "zeros after a power failure"],
+)
+def test_an_interrupted_computation_goes_on_where_it_stopped(damaged, tmp_path, monkeypatch):
+    monkeypatch.setattr(feature_extraction, "IMAGES_A_PIECE", 4)
+    images, cache = pixels(10).transpose(0, 3, 1, 2), ArrayCache(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        extract_features(images, "ten", Means(calls=2), cache)
+    (piece,) = tmp_path.glob(".ten-means.*.pieces/00000004/features.npy")
+    piece.write_bytes(damaged(piece.read_bytes()))
+    rest = Means()
+    found = extract_features(images, "ten", rest, cache)
+    assert rest.seen == 6
+    assert np.allclose(found, images.mean(axis=(2, 3)))
+    assert not list(tmp_path.glob("*.pieces"))
+    changed = Means()
+    extract_features(images[::-1], "ten", changed, cache)
+    assert changed.seen == 10, "the features of other images are not taken for these"
+
+
+def test_public_features_come_from_the_same_network(small_data, tmp_path):
+    module = features(small_data, tmp_path, aux=TestSamples(count=5))
+    assert [len(module.aux_dataloader().dataset), len(module.test)] == [5, 15]
+    module = features(small_data, tmp_path, aux=ImageNet(str(small_data), str(tmp_path), count=8))
+    public = module.aux_dataloader().dataset
+    assert len(public) == 8
+    images = module.aux.records((3, 32, 32)).inputs
+    means = torch.tensor(images[2].mean(axis=(1, 2))).float()
+    assert torch.allclose(public[2][0], means / means.norm())
+    module = features(small_data, tmp_path, aux=Cifar100(str(small_data), str(tmp_path), count=None, labels="true"))
+    with pytest.raises(ConfigurationError, match="labels of these public images go from 0 to 29"):
+        module.aux_dataloader()
+    with pytest.raises(ConfigurationError, match="aux=Subset cannot be turned into features"):
+        features(small_data, tmp_path, aux=torch.utils.data.Subset([1], [0])).aux_dataloader()
+
+
+def test_photographs_become_bytes_again():
+    patches = Photographs().records((1, 8, 8))
+    again = image_bytes(patches)
+    assert again.dtype == np.uint8
+    assert np.abs(again / 127.5 - 1 - patches.images.numpy()).max() <= 1 / 255 + 1e-6
+
+
+def test_features_of_ones_own_are_used_instead(small_data, tmp_path):
+    write_features(tmp_path)
+    network = Means()
+    module = features(tmp_path, tmp_path / "cache", network, aux=TestSamples(count=6, labels="true"))
+    assert network.seen == 0
+    assert [len(module.train), len(module.test), len(module.aux_dataloader().dataset)] == [30, 24, 6]
+    module.aux = ImageNet(str(small_data), str(tmp_path / "cache"), count=8)
+    with pytest.raises(
+        ConfigurationError, match=r"given as files, so the public ones must be too: put imagenet_features"
+    ):
+        module.aux_dataloader()
+    np.savez(tmp_path / "imagenet_features.npz", features=np.eye(3))
+    with pytest.raises(ConfigurationError, match=r"count=8 is above the 3 public images of imagenet. Use at most 3"):
+        module.aux_dataloader()
+    for count, expected in ((2, 2), (None, 3)):
+        module.aux = ImageNet(str(small_data), str(tmp_path / "cache"), count=count)
+        assert len(module.aux_dataloader().dataset) == expected
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"features": np.full((30, 3), np.nan)}, "has features that are not finite"),
+        ({"features": np.zeros((30, 3), int)}, "array 'features' of floating-point numbers, N × length. It has int64"),
+        ({"features": np.zeros(30)}, r"It has float64 of shape \(30,\)"),
+        (
+            {"features": np.zeros((30, 4))},
+            "num_features=3, but the feature vectors have 4 entries. Set data.num_features=4",
+        ),
+        ({"labels": labels(29)}, r"labels of type int64 and shape \(29,\) for 30 feature vectors"),
+        ({"labels": labels(30) + 5}, "must have an array 'labels' with numbers from 0 to 9"),
+    ],
+)
+def test_features_that_cannot_be_used_are_refused(arrays, message, tmp_path):
+    write_features(tmp_path, **arrays)
+    with pytest.raises(ConfigurationError, match=message):
+        features(tmp_path, tmp_path / "cache")
+
+
+def test_features_of_one_part_alone_are_refused(tmp_path):
+    write_features(tmp_path)
+    (tmp_path / "cifar10_features_test.npz").unlink()
+    with pytest.raises(ConfigurationError, match=r"train.npz is there, but cifar10_features_test.npz is not"):
+        features(tmp_path, tmp_path / "cache")
+
+
+def test_the_pre_trained_network_sees_each_image_by_itself_and_tells_them_apart():
+    network = EfficientNetLite0(image_size=32, batch_size=2, device="cpu")
+    images = pixels(5).transpose(0, 3, 1, 2)
+    together = network(images)
+    assert together.shape == (5, network.num_features) == (5, 1280)
+    assert together.dtype == np.float32
+    assert np.isfinite(together).all()
+    assert np.allclose(together[3:4], network(images[3:4]), atol=1e-4)
+    assert np.abs(together[0] - together[1]).max() > 0.1
+    grey = images[:1, :1]
+    assert np.allclose(network(grey), network(grey.repeat(3, axis=1)), atol=1e-5)
+
+
+def test_a_network_that_cannot_be_is_named(monkeypatch):
+    with pytest.raises(ConfigurationError, match="image_size=100 is not a multiple of 32"):
+        EfficientNetLite0(image_size=100)
+    with pytest.raises(ConfigurationError, match=r"device='gpu' cannot be used .*Use auto, cpu or cuda"):
+        EfficientNetLite0(device="gpu")
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+    with pytest.raises(ConfigurationError, match=r"not installed .*pip install 'lightning-gep\[features\]'"):
+        EfficientNetLite0()(pixels(1).transpose(0, 3, 1, 2))
+
+
+def test_a_misspelt_setting_of_the_images_is_an_error():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'directry'"):
+        FeaturesDataModule("cifar10", Means(), directry="data")

@@ -1,0 +1,235 @@
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.strategy.random_labels import RandomLabels
+from recipes.data.digits import DigitsDataModule
+from recipes.data.photographs import PhotographPatches, Photographs
+from recipes.data.public import TestSamples, label_choice, public_dataset
+from recipes.data.public_sources import Cifar100, ImageFolder, ImageNet
+from recipes.data.splits import drawn_rows
+from tests import data_files
+from tests.data_files import pixels
+
+COLOUR, GREY = (3, 32, 32), (1, 28, 28)
+
+
+def images(source, shape=COLOUR):
+    return source.records(shape).inputs
+
+
+def test_some_images_of_an_npz_are_drawn_by_a_seed(tmp_path):
+    data_files.write_npz(tmp_path / "imagenet32_aux.npz", 20, labelled=False)
+    chosen, again, other = (images(ImageNet(str(tmp_path), count=8, seed=seed)) for seed in (0, 0, 1))
+    assert np.array_equal(chosen, again)
+    assert not np.array_equal(chosen, other)
+    everything = pixels(20).transpose(0, 3, 1, 2)
+    assert np.array_equal(chosen, everything[drawn_rows(20, 8, seed=0)])
+    assert np.array_equal(images(ImageNet(str(tmp_path), count=None)), everything)
+    fewer = {image.tobytes() for image in images(ImageNet(str(tmp_path), count=4))}
+    assert fewer < {image.tobytes() for image in chosen}
+
+
+def test_images_are_greyed_and_resized_once(tmp_path, monkeypatch):
+    data_files.write_npz(tmp_path / "imagenet32_aux.npz", 6)
+    grey = images(ImageNet(str(tmp_path), count=None), GREY)
+    expected = Image.fromarray(pixels(6)[2]).convert("L").resize((28, 28), Image.Resampling.BILINEAR)
+    assert np.array_equal(grey[2, 0], np.asarray(expected))
+    monkeypatch.setattr(Image, "fromarray", None)  # nothing is resized again
+    assert np.array_equal(images(ImageNet(str(tmp_path), count=None), GREY), grey)
+
+
+def test_imagenet_as_torchvision_leaves_it(tmp_path):
+    data_files.write_imagenet(tmp_path / "imagenet", each=4)
+    records = ImageNet(str(tmp_path), count=None).records(COLOUR)
+    assert len(records) == 12
+    assert records.labels == 4 * [0] + 4 * [1] + 4 * [2]
+    with pytest.raises(
+        ConfigurationError, match=r"torchvision cannot read ImageNet's train in .*use aux=imagenet_folder"
+    ):
+        ImageNet(str(tmp_path), count=None, split="train").records(COLOUR)
+
+
+def test_a_folder_of_pictures_of_all_sizes_and_colours(tmp_path):
+    data_files.write_pictures(tmp_path / "all", ["cat", "dog"], each=5)
+    (tmp_path / "all" / "cat" / "notes.txt").write_text("not a picture")
+    source = ImageFolder(str(tmp_path / "all"), str(tmp_path / "cache"), count=None)
+    for shape in (COLOUR, GREY):
+        assert images(source, shape).shape == (10, *shape)
+    assert source.records(COLOUR).labels == 5 * [0] + 5 * [1]
+    data_files.write_pictures(tmp_path / "flat", [""], each=3)
+    assert ImageFolder(str(tmp_path / "flat"), str(tmp_path / "cache"), count=None).records(COLOUR).labels is None
+
+
+def test_only_the_chosen_pictures_are_opened_and_only_the_first_time(tmp_path, monkeypatch):
+    data_files.write_pictures(tmp_path, [""], each=6)
+    opened = []
+    ordinary = Image.open
+    monkeypatch.setattr(Image, "open", lambda path: opened.append(path) or ordinary(path))
+    for _ in range(2):
+        assert len(images(ImageFolder(str(tmp_path), count=2))) == 2
+    assert len(opened) == 2
+    Image.fromarray(pixels(1)[0]).save(opened[0])  # another picture under the same name
+    assert np.array_equal(images(ImageFolder(str(tmp_path), count=2)), images(ImageFolder(str(tmp_path), count=2)))
+    assert len(opened) == 4
+
+
+def write_imagenet_npz(directory):
+    data_files.write_npz(directory / "imagenet32_aux.npz", 6, labelled=False)
+
+
+def write_imagenet_folder(directory):
+    data_files.write_imagenet(directory / "imagenet", each=2)
+
+
+def write_folder(directory):
+    data_files.write_pictures(directory / "pictures", ["cat", "dog"], each=3)
+
+
+def write_cifar_100(directory):
+    data_files.write_npz(directory / "cifar100_aux.npz", 6, labelled=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "below", "write"),
+    [
+        (ImageNet, "", write_imagenet_npz),
+        (ImageNet, "", write_imagenet_folder),
+        (ImageFolder, "pictures", write_folder),
+        (Cifar100, "", write_cifar_100),
+    ],
+)
+def test_the_source_may_be_deleted_once_it_is_cached(make, below, write, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    write(data)
+    source = make(str(data / below), str(tmp_path / "cache"), count=None)
+    before = images(source)
+    shutil.rmtree(data)
+    assert np.array_equal(images(source), before)
+    with pytest.raises(ConfigurationError):
+        make(str(data / below), str(tmp_path / "cache"), count=2).records(COLOUR)
+
+
+def test_a_directory_may_be_moved_with_the_cache_in_it_and_without_its_source(tmp_path):
+    (tmp_path / "before").mkdir()
+    write_imagenet_npz(tmp_path / "before")
+    before = images(ImageNet(str(tmp_path / "before"), count=None))
+    (tmp_path / "before" / "imagenet32_aux.npz").unlink()
+    (tmp_path / "before").rename(tmp_path / "after")
+    assert np.array_equal(images(ImageNet(str(tmp_path / "after"), count=None)), before)
+
+
+def test_two_directories_with_one_cache_are_told_apart(tmp_path):
+    for each in (2, 3):
+        directory = tmp_path / f"of {each}"
+        data_files.write_imagenet(directory / "imagenet", each)
+        assert len(images(ImageNet(str(directory), str(tmp_path / "cache"), count=None))) == 3 * each
+
+
+def test_imagenet_in_place_of_a_deleted_npz_is_read(tmp_path):
+    write_imagenet_npz(tmp_path)
+    assert ImageNet(str(tmp_path), count=None).records(COLOUR).labels is None
+    (tmp_path / "imagenet32_aux.npz").unlink()
+    write_imagenet_folder(tmp_path)
+    assert ImageNet(str(tmp_path), count=None).records(COLOUR).labels == [0, 0, 1, 1, 2, 2]
+
+
+def test_pictures_added_to_a_folder_are_seen(tmp_path):
+    data_files.write_pictures(tmp_path, [""], each=3)
+    assert len(images(ImageFolder(str(tmp_path), count=None))) == 3
+    Image.fromarray(pixels(1)[0]).save(tmp_path / "one_more.png")
+    assert len(images(ImageFolder(str(tmp_path), count=None))) == 4
+
+
+def test_cifar_100_from_an_npz_or_its_own_format(tmp_path, small_data):
+    official = Cifar100(str(small_data), str(tmp_path / "cache"), count=None).records(COLOUR)
+    assert official.labels == list(range(30))
+    data_files.write_npz(tmp_path / "cifar100_aux.npz", 5, labelled=False)
+    own = Cifar100(str(tmp_path), count=None).records(COLOUR)
+    assert len(own) == 5
+    assert own.labels is None
+
+
+def test_photographs_come_in_the_shape_of_the_private_images():
+    colour = Photographs().records((3, 12, 12)).images
+    assert colour.shape[1:] == (3, 12, 12)
+    assert (colour.flatten(1).min(dim=1).values == -1).all()
+    assert not torch.equal(colour[:, 0], colour[:, 1])
+    assert torch.equal(Photographs().records((1, 8, 8)).images, PhotographPatches(8).images)
+    assert len(Photographs(count=20).records((1, 8, 8))) == 20
+    with pytest.raises(ConfigurationError, match="count=20000 is above the 5318 public images of photographs"):
+        Photographs(count=20000).records((1, 8, 8))
+
+
+def test_labels_are_drawn_afresh_or_those_of_the_source(tmp_path):
+    data_files.write_npz(tmp_path / "imagenet32_aux.npz", 20)
+    fresh = public_dataset(ImageNet(str(tmp_path), count=None), COLOUR, 10)
+    assert isinstance(fresh, RandomLabels)
+    assert len({tuple(label for _, label in fresh.__getitems__(list(range(20)))) for _ in range(5)}) > 1
+    own = public_dataset(ImageNet(str(tmp_path), count=None, labels="true"), COLOUR, 10)
+    assert [own[i][1] for i in range(20)] == 2 * list(range(10))
+
+
+def test_labels_that_cannot_be_used_are_refused(tmp_path, small_data):
+    data_files.write_npz(tmp_path / "imagenet32_aux.npz", 5, labelled=False)
+    with pytest.raises(ConfigurationError, match=r"aux\.labels=true, but these public images have no labels"):
+        public_dataset(ImageNet(str(tmp_path), count=None, labels=True), COLOUR, 10)
+    with pytest.raises(
+        ConfigurationError, match="labels of these public images go from 0 to 29, and the model tells 10"
+    ):
+        public_dataset(Cifar100(str(small_data), str(tmp_path), count=None, labels="true"), COLOUR, 10)
+    assert [label_choice(value) for value in ("random", "true", True)] == ["random", "true", "true"]
+    with pytest.raises(ConfigurationError, match="labels='rnadom' is not known"):
+        TestSamples(labels="rnadom")
+    with pytest.raises(ConfigurationError, match="labels=False is not known"):
+        TestSamples(labels=False)
+
+
+def test_the_digits_take_any_public_images_but_their_own(tmp_path):
+    data_files.write_npz(tmp_path / "imagenet32_aux.npz", 20, labelled=False)
+    module = DigitsDataModule(aux=ImageNet(str(tmp_path), count=8), aux_batch_size=8)
+    batch, _ = next(iter(module.aux_dataloader()))
+    assert batch.shape == (8, 1, 8, 8)
+    with pytest.raises(ConfigurationError, match="aux=test_samples takes its images out of the test set of mnist"):
+        DigitsDataModule(aux=TestSamples()).aux_dataloader()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (ImageNet, r"ImageNet is not in directory='.*': put imagenet32_aux.npz there, .*aux=imagenet_folder"),
+        (
+            Cifar100,
+            r"CIFAR-100 is not in directory='.*': put cifar100_aux.npz or cifar-100-python.tar.gz .*aux.download",
+        ),
+        (ImageFolder, r"There are no images in directory='.*': put .jpg or .png files there"),
+    ],
+)
+def test_missing_images_say_what_to_put_where(make, message, tmp_path):
+    with pytest.raises(ConfigurationError, match=message):
+        make(str(tmp_path)).records(COLOUR)
+
+
+def test_a_count_or_a_picture_that_cannot_be_is_named(tmp_path):
+    data_files.write_npz(tmp_path / "imagenet32_aux.npz", 5)
+    with pytest.raises(ConfigurationError, match=r"count=6 is above the 5 public images of imagenet"):
+        ImageNet(str(tmp_path), count=6).records(COLOUR)
+    with pytest.raises(ConfigurationError, match="count must be a whole number above 0, but it is 0"):
+        ImageNet(str(tmp_path), count=0)
+    with pytest.raises(ConfigurationError, match="seed must be a whole number that is 0 or more, but it is -1"):
+        ImageNet(str(tmp_path), seed=-1)
+    for shape, message in (
+        ((4, 32, 32, 5), r"public images have 5 channels. They must be grey \(1\) or red, green and blue \(3\)"),
+        ((0, 32, 32, 3), "There is no image in the file of imagenet. Get it again"),
+    ):
+        np.savez(tmp_path / "imagenet32_aux.npz", images=np.zeros(shape, np.uint8))
+        with pytest.raises(ConfigurationError, match=message):
+            ImageNet(str(tmp_path), count=None).records(COLOUR)
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG")
+    with pytest.raises(ConfigurationError, match=r"broken.png cannot be read as an image .*Remove or replace it"):
+        ImageFolder(str(tmp_path), count=1).records(COLOUR)

@@ -1,0 +1,291 @@
+import copy
+import math
+from functools import partial
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.optim.lr_scheduler import ConstantLR
+
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.errors import ConfigurationError
+from recipes.data.digits import DigitsDataModule
+from recipes.models import schedules
+from recipes.models.classifier import ImageClassifier
+from recipes.models.linear_probe import LinearProbe
+from recipes.models.mnist_cnn import MnistCNN
+from recipes.models.resnet20 import Block, ResNet20
+from recipes.models.small_cnn import SmallCNN
+from recipes.models.text_encoder import TextEncoder
+
+
+def classifier(lr=0.5):
+    return ImageClassifier(SmallCNN(), partial(torch.optim.SGD, lr=lr), partial(ConstantLR, factor=1.0))
+
+
+def test_the_network_is_as_large_as_it_says_and_has_the_papers_groups():
+    groups = ParameterGroups.from_module(classifier(), "tree")
+    assert groups.num_parameters == 6186
+    assert groups.names == ("network.input", "network.middle", "network.output")
+
+
+@pytest.mark.parametrize(("size", "channels"), [(8, 16), (28, 8)])
+def test_the_network_takes_other_sizes(size, channels):
+    assert SmallCNN(size, channels, num_classes=7)(torch.zeros(3, 1, size, size)).shape == (3, 7)
+
+
+@pytest.mark.parametrize("setting", [{"image_size": 10}, {"channels": 6}, {"num_classes": 0}])
+def test_a_network_that_cannot_be_built_says_which_value(setting):
+    ((name, value),) = setting.items()
+    with pytest.raises(ConfigurationError, match=f"{name}.*{value}"):
+        SmallCNN(**setting)
+
+
+def test_no_image_changes_the_logits_of_another():
+    network, images = SmallCNN().train(), torch.randn(5, 1, 8, 8)
+    others = torch.cat([images[:1], torch.randn(4, 1, 8, 8)])
+    assert torch.allclose(network(images)[0], network(others)[0], atol=1e-6)
+
+
+def test_the_training_step_is_the_mean_over_the_records_and_can_be_vectorised():
+    """Per-sample gradients of the training step average to the gradient of the batch."""
+    model, images, labels = classifier(), torch.randn(6, 1, 8, 8), torch.arange(6)
+    model.log = lambda *args, **kwargs: None
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+    class Step(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, images, labels):
+            return self.model.training_step((images, labels), 0)
+
+    def loss(parameters, image, label):
+        named = {f"model.{name}": p for name, p in parameters.items()}
+        return functional_call(Step(), named, (image[None], label[None]))
+
+    per_sample = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, images, labels)
+    model.training_step((images, labels), 0).backward()
+    for name, p in model.named_parameters():
+        assert torch.allclose(per_sample[name].mean(dim=0), p.grad, atol=1e-6), name
+
+
+def test_the_classifier_learns_the_digits_in_an_ordinary_trainer(tmp_path):
+    trainer = Trainer(
+        max_epochs=6,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    model, data = classifier(), DigitsDataModule(batch_size=64)
+    trainer.fit(model, data)
+    assert trainer.callback_metrics["val/accuracy"] > 0.85
+    assert {"train/loss", "val/loss"} <= trainer.callback_metrics.keys()
+    (metrics,) = trainer.test(model, data, verbose=False)
+    assert metrics["test/accuracy"] > 0.85
+    predictions = torch.cat(trainer.predict(model, data.test_dataloader()))
+    accuracy = (predictions == data.test.tensors[1]).float().mean()
+    assert accuracy.item() == pytest.approx(metrics["test/accuracy"])
+
+
+def rates(make_scheduler, epochs):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0)
+    scheduler = make_scheduler(optimizer)
+    seen = []
+    for _ in range(epochs):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+def test_step_cuts_in_the_middle_whatever_the_number_of_epochs():
+    assert rates(partial(schedules.step, epochs=4), 4) == pytest.approx([2, 2, 0.2, 0.2])
+    assert rates(partial(schedules.step, epochs=10, at=0.8, factor=0.5), 10) == pytest.approx([2] * 8 + [1] * 2)
+
+
+def test_cosine_falls_from_the_full_rate_to_almost_nothing():
+    seen = rates(partial(schedules.cosine, epochs=20), 20)
+    assert seen[0] == 2
+    assert seen[10] == pytest.approx(1)
+    assert seen == sorted(seen, reverse=True)
+    assert seen[-1] < 0.02
+
+
+@pytest.mark.parametrize(
+    ("make_scheduler", "message"),
+    [
+        (partial(schedules.cosine, epochs=-1), "epochs must be a whole number above 0, but it is -1.*max_epochs"),
+        (partial(schedules.step, epochs=None), "epochs must be a whole number above 0, but it is None.*max_epochs"),
+        (partial(schedules.step, epochs=4, at=1.5), "at must be between 0 and 1, but it is 1.5"),
+        (partial(schedules.step, epochs=4, factor=0), "factor must be a finite number above 0, but it is 0"),
+    ],
+)
+def test_a_schedule_without_an_end_is_refused(make_scheduler, message):
+    with pytest.raises(ConfigurationError, match=message):
+        rates(make_scheduler, 1)
+
+
+@pytest.mark.parametrize(
+    ("network", "images", "sizes"),
+    [
+        (ResNet20(), torch.randn(3, 3, 32, 32), (432, 13824, 50688, 202752, 650)),
+        (MnistCNN(), torch.randn(3, 1, 28, 28), (1040, 8224, 5130)),
+        (LinearProbe(4096), torch.randn(3, 4096), (40960,)),
+        (TextEncoder(), torch.randint(1000, (3, 32)), (2048, 64000, 99968, 650)),
+    ],
+    ids=["resnet20", "mnist_cnn", "linear_probe", "text_encoder"],
+)
+def test_the_networks_have_the_papers_sizes_and_groups(network, images, sizes):
+    assert network(images).shape == (3, 10)
+    assert ParameterGroups.from_module(network, "tree").sizes == sizes
+    alone = network(images[:1])
+    assert torch.allclose(network(images)[:1], alone, atol=1e-5), "a record's logits depend on itself alone"
+
+
+def test_the_mnist_network_can_be_bounded_and_blind_to_brightness_and_contrast():
+    network, images = MnistCNN(activation="tanh", normalise=True), torch.rand(3, 1, 28, 28)
+    assert torch.allclose(network(images), network(0.5 * images - 1), atol=1e-3)
+    assert network.first(100 * images).abs().max() <= 1
+    plain = MnistCNN(activation="tanh")
+    plain.load_state_dict(network.state_dict())
+    by_hand = (images - images.mean(dim=(1, 2, 3), keepdim=True)) / images.std(
+        dim=(1, 2, 3), correction=0, keepdim=True
+    )
+    assert torch.allclose(network(images), plain(by_hand), atol=1e-3)
+
+
+def test_the_mnist_network_can_begin_with_filters_for_strokes_of_every_direction():
+    filters = MnistCNN(filters="gabor").first[0].weight.detach()
+    assert torch.allclose(filters.sum(dim=(1, 2, 3)), torch.zeros(16), atol=1e-5), "nothing of an even background"
+    assert torch.allclose(filters.flatten(1).norm(dim=1), filters[0].norm().expand(16), rtol=1e-5)
+    random = MnistCNN().first[0].weight.detach()
+    assert filters[0].norm() == pytest.approx(float(random.flatten(1).norm(dim=1).mean()), rel=0.1)
+    stroke = torch.zeros(8, 8)
+    stroke[:, 3:5] = 1.0
+    for image, strongest in ((stroke, 0), (stroke.T, 4)):
+        assert (filters[:8, 0] * image).sum(dim=(1, 2)).argmax() == strongest
+    edge = torch.zeros(8, 8)
+    edge[:, :4] = 1.0
+    answers = (filters[:, 0] * edge).sum(dim=(1, 2)).abs()
+    assert answers.argmax() == 8, "the sine of the same direction"
+
+
+def test_the_mnist_network_can_have_group_norm():
+    network = MnistCNN(group_norm=True)
+    for grouping in ("tree", "balanced"):
+        assert ParameterGroups.from_module(network, grouping).sizes == (1040 + 32, 8224 + 64, 5130)
+    assert [type(layer).__name__ for layer in network.first] == ["Conv2d", "GroupNorm", "ReLU", "_MaxPool"]
+
+
+def test_pooling_in_the_mnist_network_is_torchs_and_can_be_vectorised():
+    network = MnistCNN()
+    ordinary = copy.deepcopy(network)
+    ordinary.first[2] = ordinary.second[2] = nn.MaxPool2d(2, 1)
+    images = torch.randn(3, 1, 28, 28)
+    assert torch.allclose(network(images), ordinary(images), atol=1e-6)
+    for model in (network, ordinary):
+        model(images).square().sum().backward()
+    for ours, theirs in zip(network.parameters(), ordinary.parameters(), strict=True):
+        assert torch.allclose(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+    one_by_one = torch.cat([network(image[None]) for image in images])
+    assert torch.allclose(vmap(lambda image: network(image[None])[0])(images), one_by_one, atol=1e-5)
+
+
+def test_a_shortcut_of_the_resnet_takes_every_second_pixel_and_pads_channels_with_zeros():
+    block, x = Block(16, 32, norm_groups=4), torch.randn(2, 16, 8, 8)
+    shortcut = block.shortcut(x)
+    assert shortcut.shape == (2, 32, 4, 4)
+    assert torch.equal(shortcut[:, :16], nn.functional.group_norm(x[:, :, ::2, ::2], 4))
+    assert not shortcut[:, 16:].any()
+
+
+def test_the_resnet_begins_as_he_et_al_did():
+    """Convolutions from a normal with standard deviation √(2/(9·channels out)); 268 346 parameters in all."""
+    network = ResNet20()
+    assert sum(p.numel() for p in network.parameters()) == 268_346
+    convolutions = [part for part in network.modules() if isinstance(part, nn.Conv2d)]
+    assert len(convolutions) == 19
+    for layer in convolutions:
+        weights, expected = layer.weight.detach(), (2 / (9 * layer.out_channels)) ** 0.5
+        # Six standard errors of the deviation and of the mean of so many normal numbers.
+        assert abs(weights.std() / expected - 1) < 6 / (2 * weights.numel()) ** 0.5
+        assert abs(weights.mean()) < 6 * expected / weights.numel() ** 0.5
+        beyond = (weights.abs() > 2 * expected).float().mean()
+        assert 0.01 < beyond < 0.1, "a normal has 4.6 % beyond two deviations, a uniform distribution none"
+
+
+def test_the_resnet_learns_at_the_papers_learning_rate():
+    """With PyTorch's initialisation of the convolutions the loss stays above chance for all of these steps."""
+    digits = load_digits()
+    images = nn.functional.interpolate(torch.tensor(digits.images / 16).float()[:, None], 32, mode="bilinear")
+    images, labels = images.expand(-1, 3, -1, -1), torch.tensor(digits.target)
+    torch.manual_seed(0)
+    network = ResNet20()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(50):
+        chosen = torch.randint(len(images), (64,))
+        loss = nn.functional.cross_entropy(network(images[chosen]), labels[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert sum(losses[-10:]) / 10 < 2.2 < math.log(10)
+
+
+@pytest.mark.parametrize(
+    ("network", "setting"),
+    [
+        (ResNet20, {"norm_groups": 0}),
+        (ResNet20, {"norm_groups": 3}),
+        (MnistCNN, {"num_classes": 0}),
+        (MnistCNN, {"activation": "softmax"}),
+        (MnistCNN, {"filters": "edges"}),
+        (MnistCNN, {"normalise": "off"}),
+        (MnistCNN, {"group_norm": "no"}),
+        (LinearProbe, {"num_features": -1}),
+        (TextEncoder, {"heads": 7}),
+    ],
+)
+def test_other_networks_that_cannot_be_built_say_which_value(network, setting):
+    ((name, value),) = setting.items()
+    with pytest.raises(ConfigurationError, match=f"{name}.*{value}"):
+        network(**setting)
+
+
+def test_a_model_with_fewer_classes_than_the_data_is_refused_before_any_step(tmp_path):
+    model = ImageClassifier(
+        SmallCNN(num_classes=5), partial(torch.optim.SGD, lr=0.5), partial(ConstantLR, factor=1.0), num_classes=5
+    )
+    trainer = Trainer(max_epochs=1, logger=False, enable_checkpointing=False, default_root_dir=tmp_path)
+    with pytest.raises(
+        ConfigurationError, match=r"num_classes=5, but the data have 10 classes. Use model.num_classes=10"
+    ):
+        trainer.fit(model, DigitsDataModule())
+
+
+@pytest.mark.parametrize(
+    ("network", "inputs", "message"),
+    [
+        (SmallCNN(), (2, 1, 28, 28), "SmallCNN takes records of 1 × 8 × 8, but these have 1 × 28 × 28"),
+        (MnistCNN(), (2, 3, 32, 32), "MnistCNN takes records of 1 × 28 × 28, but these have 3 × 32 × 32"),
+        (ResNet20(), (2, 1, 28, 28), "ResNet20 takes records of 3 × any size × any size, but these have 1 × 28 × 28"),
+        (LinearProbe(20), (2, 3, 32, 32), "LinearProbe takes records of 20, but these have 3 × 32 × 32"),
+        (
+            LinearProbe(20),
+            (2, 21),
+            "LinearProbe takes records of 20, but these have 21. Choose a model that fits the data",
+        ),
+    ],
+)
+def test_a_network_says_what_it_takes(network, inputs, message):
+    with pytest.raises(ConfigurationError, match=message):
+        network(torch.zeros(inputs))

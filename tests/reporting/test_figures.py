@@ -1,0 +1,207 @@
+import json
+import math
+
+import pytest
+
+from lightning_gep.reporting.accuracy import against_epsilon, against_k
+from lightning_gep.reporting.cost import peak_memory, training_time
+from lightning_gep.reporting.curves import DIAGNOSTICS, LEARNING, over_steps
+from lightning_gep.reporting.figures import sections
+from lightning_gep.reporting.grouping import Settings
+from lightning_gep.reporting.load import Run, load
+from lightning_gep.reporting.published import EPSILONS, RESULTS
+from lightning_gep.reporting.spending import epsilon_over_training, planned_curve
+from tests.synthetic_runs import DELTA, NOISE, RATE, STEPS, write_run, write_sweep
+
+
+def run(accuracy=0.9, epsilon=2.0, mechanism="gep", k=100, **more):
+    settings = {"epsilon": epsilon, "target_epsilon": epsilon, "private": True, **more}
+    name = f"{mechanism} {k} {epsilon} {accuracy}"
+    return Run(name, "finished", name, mechanism=mechanism, k=k, metrics={"test/accuracy": accuracy}, **settings)
+
+
+def plot_of(runs, data=""):
+    return against_epsilon(runs, Settings(runs), data)
+
+
+def means(plot):
+    return [trace for trace in plot.traces if "error_y" in trace or trace["mode"] == "lines+markers"]
+
+
+def test_means_and_deviations_by_hand():
+    runs = [run(a, 2.0) for a in (0.80, 0.82, 0.84)] + [run(a, 8.0) for a in (0.90, 0.93)]
+    singles, mean = plot_of(runs).traces
+    assert mean["x"] == [2.0, 8.0]
+    assert mean["y"] == [82.0, 91.5]
+    assert mean["error_y"]["array"] == [2.0, pytest.approx(2.1213, abs=1e-4)]
+    assert sorted(singles["y"]) == [80.0, 82.0, 84.0, 90.0, 93.0]
+    assert plot_of(runs).table.rows[0] == ["GEP", "2", "2", "3", "82.00 ± 2.00"]
+
+
+def test_one_line_per_mechanism_and_k():
+    runs = [run(0.9, e, m, k) for e in (2.0, 4.0) for m, k in (("gep", 50), ("gep", 100), ("gp", None))]
+    assert [entry.label for entry in plot_of(runs).legend] == ["GEP, k = 50", "GEP, k = 100", "GP"]
+
+
+def test_one_epsilon_is_no_curve_unless_the_paper_has_one():
+    runs = [run(0.9, 2.0), run(0.91, 2.0)]
+    assert plot_of(runs) is None
+    assert plot_of(runs, "MNIST") is not None
+
+
+def test_unfinished_runs_have_no_result():
+    running = Run("x", "running", target_epsilon=4.0, epsilon=1.0, metrics={"test/accuracy": 0.1})
+    assert plot_of([run(0.9, 2.0), running]) is None
+
+
+@pytest.mark.parametrize("data", ["MNIST", "SVHN", "CIFAR-10"])
+def test_the_papers_curves_stand_at_the_claimed_epsilon_and_at_the_true_one(data):
+    traces = {trace["legendgroup"]: trace for trace in plot_of([run()], data).traces}
+    assert {"paper-gep", "paper-bgep", "paper-gp", "paper-pate"} < set(traces)
+    for kind in ("gep", "bgep", "gp"):
+        claimed, true = traces[f"paper-{kind}"], traces[f"pld-{kind}"]
+        assert (claimed["x"], true["x"]) == (list(EPSILONS), list(RESULTS[data].by_pld[kind]))
+        assert true["y"] == claimed["y"] == list(RESULTS[data].accuracies[kind])
+    assert "pld-pate" not in traces, "its ε depends on the data"
+
+
+def test_the_page_says_that_the_papers_epsilon_was_claimed():
+    notes = " ".join(plot_of([run()], "SVHN").notes)
+    assert "claimed" in notes
+    assert "GEP 2 → 3.06, GEP 5 → 10.55, GEP 8 → 18.44" in notes
+    rows = plot_of([run()], "SVHN").table.rows
+    assert ["GEP, paper", "8 claimed", "18.44 (PLD)", "", "95.1"] in rows
+    assert ["GP, paper", "8 claimed", "5.76 (PLD)", "", "91.6"] in rows
+    assert ["PATE, paper", "8 claimed", "not computed", "", "91.6"] in rows
+
+
+def test_a_run_without_noise_is_a_level_line_and_marked():
+    runs = [run(0.9, 2.0), run(0.92, 4.0), run(0.97, math.inf, private=False, target_epsilon=None)]
+    plot = plot_of(runs)
+    level = plot.traces[-1]
+    assert level["y"] == [97.0, 97.0]
+    assert level["x"][0] < 2 < 4 < level["x"][1]
+    assert level["line"]["dash"] == "dash"
+    assert plot.legend[-1].label == "GEP, not private"
+
+
+def test_accuracy_against_k():
+    runs = [run(0.8 + k / 1000 + s / 100, 2.0, k=k) for k in (50, 100) for s in (0, 2)] + [run(0.5, 2.0, "gp", None)]
+    plot = against_k(runs, Settings(runs))
+    (mean,) = means(plot)
+    assert mean["x"] == [50.0, 100.0]
+    assert mean["y"] == [86.0, 91.0]
+    assert plot.table.rows[0] == ["GEP, ε = 2", "50", "2", "86.00 ± 1.41"]
+    assert against_k(runs[:2], Settings(runs[:2])) is None
+
+
+def test_many_settings_share_lines_and_it_is_said():
+    runs = [run(0.9, e, overrides={"optimizer.lr": str(lr)}) for e in (2.0, 4.0) for lr in range(20)]
+    plot = plot_of(runs)
+    assert len(plot.legend) == 1
+    assert "optimizer.lr" in " ".join(plot.notes)
+
+
+def test_text_from_disk_is_no_markup_in_plotly():
+    runs = [run(0.9, e, "<b>x</b>", k=None) for e in (2.0, 4.0)]
+    assert "<b>" not in json.dumps(plot_of(runs).traces)
+    assert "&lt;b&gt;" in json.dumps(plot_of(runs).traces)
+
+
+def test_learning_curves_of_few_runs_and_of_many(tmp_path):
+    write_sweep(tmp_path / "few", seeds=(0,), epsilons=(2.0, 4.0))
+    write_sweep(tmp_path / "many", seeds=range(4), epsilons=(2.0, 4.0))
+    few, many = (load(tmp_path / name).runs for name in ("few", "many"))
+    assert len(over_steps(LEARNING, few, Settings(few)).legend) == 4
+    plot = over_steps(LEARNING, many, Settings(many))
+    assert [entry.label for entry in plot.legend] == ["GEP, ε = 2", "GEP, ε = 4", "GP, ε = 2", "GP, ε = 4"]
+    at_9 = [100 * dict(run.curve("val/accuracy"))[9.0] for run in many[:4]]
+    line = next(trace for trace in plot.traces if "fill" not in trace)
+    assert line["y"][0] == pytest.approx(sum(at_9) / 4, abs=1e-3)
+
+
+def test_long_curves_are_thinned():
+    rows = [{"step": float(step), "val/accuracy": 0.5} for step in range(5000)]
+    long = Run("x", "finished", rows=rows)
+    assert len(over_steps(LEARNING, [long], Settings([long])).traces[0]["x"]) == 100
+
+
+def test_epsilon_over_training_meets_its_target_at_the_planned_step(tmp_path):
+    write_sweep(tmp_path, epsilons=(2.0, 8.0))
+    plot = epsilon_over_training(load(tmp_path).runs)
+    assert [entry.label for entry in plot.legend] == ["ε = 2", "ε = 8"]
+    target = next(trace for trace in plot.traces if trace["line"].get("width") == 1)
+    assert (target["x"], target["y"]) == ([0.0, STEPS], [2.0, 2.0])
+    assert "Dashed" not in " ".join(plot.notes)
+
+
+def test_a_run_under_way_is_held_against_the_planned_curve(tmp_path):
+    write_run(tmp_path / "x", epsilon=2.0, status="interrupted", step=60)
+    plot = epsilon_over_training(load(tmp_path).runs)
+    planned = plot.traces[-1]
+    assert planned["line"]["dash"] == "dash"
+    assert planned["x"][-1] == STEPS
+    assert planned["y"][-1] == pytest.approx(2.0, abs=0.01)
+    assert "planned" in " ".join(plot.notes)
+
+
+def test_impossible_plans_have_no_curve():
+    known = {"noise_multiplier": NOISE[2.0], "delta": DELTA, "planned_steps": STEPS, "accountant": "pld"}
+    assert planned_curve(Run("x", "running", sample_rate=2.0, **known)) == []
+    assert planned_curve(Run("x", "running", sample_rate=RATE, **{**known, "noise_multiplier": None})) == []
+
+
+def test_time_and_memory(tmp_path):
+    write_sweep(tmp_path, states=["failed"])
+    runs = load(tmp_path).runs
+    settings = Settings(runs)
+    time = training_time(runs, settings)
+    assert time.table.rows[1][0] == "GP"
+    assert time.table.rows[0][1] == "8", "a failed run's time says nothing"
+    assert peak_memory(runs, settings).table.rows[1][2:] == ["548 MB", "7 MB", "540 MB", "556 MB"]
+    assert training_time(runs[-1:], settings) is None
+
+
+def test_what_is_not_private_stands_apart(tmp_path):
+    write_sweep(tmp_path, nonprivate=True)
+    found = {section.key: section for section in sections(load(tmp_path))}
+    assert not found["nonprivate"].private
+    assert [plot.key for plot in found["nonprivate"].plots][:2] == ["projection-error", "noise-to-signal"]
+    assert all(quantity.logged.startswith("nonprivate/") for quantity in DIAGNOSTICS)
+    elsewhere = [plot.key for key, section in found.items() if key != "nonprivate" for plot in section.plots]
+    assert elsewhere == ["accuracy-epsilon", "learning", "epsilon-steps", "time", "memory"]
+
+
+def test_what_was_not_logged_is_left_out_with_a_hint(tmp_path):
+    write_run(tmp_path / "one")
+    (tmp_path / "one" / "metrics" / "metrics.csv").unlink()
+    found = sections(load(tmp_path / "one"))
+    assert not any(section.plots for section in found)
+    hints = " ".join(hint for section in found for hint in section.missing)
+    for name in (
+        "val/accuracy",
+        "privacy/epsilon",
+        "log_nonprivate",
+        "mechanism.k=",
+        "privacy.epsilon=",
+        "performance/",
+    ):
+        assert name in hints
+
+
+def test_each_data_set_has_its_own_plots(tmp_path):
+    write_sweep(tmp_path / "a", data="x.MNIST")
+    write_sweep(tmp_path / "b")
+    titles = [plot.title for plot in sections(load(tmp_path))[0].plots]
+    assert titles == ["Test accuracy against ε: MNIST", "Test accuracy against ε: Digits"]
+
+
+def test_every_plot_has_words_numbers_and_finite_values(tmp_path):
+    write_sweep(tmp_path, mechanisms=("gep", "bgep", "gp"), ks=(50, 100), nonprivate=True)
+    write_run(tmp_path / "without-noise", epsilon=math.inf, private=False)
+    plots = [plot for section in sections(load(tmp_path)) for plot in section.plots]
+    assert len(plots) == 10
+    for plot in plots:
+        assert plot.summary.endswith(".")
+        assert plot.table.rows
+        json.dumps([plot.traces, plot.layout], allow_nan=False)

@@ -1,0 +1,66 @@
+import math
+
+import pytest
+
+from lightning_gep.reporting.grouping import Settings, at_most, epsilon_of, mean_curve, spread, thinned, varying
+from lightning_gep.reporting.load import Run
+
+
+def run(mechanism="gep", k=100, overrides=None, **more):
+    return Run("job", "finished", mechanism=mechanism, k=k, overrides=overrides or {}, **more)
+
+
+def test_k_is_named_only_where_there_are_several():
+    assert Settings([run(k=100), run("gp", None)]).name(run(k=100)) == "GEP"
+    several = Settings([run(k=100), run(k=50), run("gp", None)])
+    assert several.name(run(k=50)) == "GEP, k = 50"
+    assert several.name(run("gp", None)) == "GP"
+
+
+def test_other_settings_that_differ_are_named():
+    runs = [run(overrides={"optimizer.lr": lr, "seed": lr, "logger": lr, "x": "1"}) for lr in ("0.1", "0.2")]
+    assert varying(runs) == ["optimizer.lr"]
+    assert Settings(runs).name(runs[1]) == "GEP, optimizer.lr = 0.2"
+    assert Settings(runs).name(runs[1], others=False) == "GEP"
+
+
+def test_what_is_not_private_says_so():
+    assert "not private" in Settings([run()]).name(run(private=False))
+    assert "not private" in Settings([run()]).name(run(epsilon=math.inf))
+
+
+def test_the_epsilon_of_a_run_is_its_target_and_infinite_without_noise():
+    assert epsilon_of(run(epsilon=1.98, target_epsilon=2.0)) == 2.0
+    assert epsilon_of(run(epsilon=1.9801)) == 1.981
+    assert epsilon_of(run(epsilon=math.inf, target_epsilon=2.0)) == math.inf
+    assert epsilon_of(run()) is None
+
+
+def test_mean_and_deviation_by_hand():
+    assert spread([90.0, 92.0, 94.0]) == (92.0, 2.0)
+    assert spread([90.0]) == (90.0, None)
+
+
+def test_the_finest_grouping_that_can_be_read():
+    runs = [run(k=k) for k in range(20)]
+    groups, passed = at_most(runs, [lambda r: str(r.k), lambda r: str(r.k % 3)], most=5)
+    assert (list(groups), passed) == (["0", "1", "2"], 1)
+    groups, passed = at_most(runs, [lambda r: str(r.k)], most=5)
+    assert (len(groups), passed) == (5, 1)
+
+
+def test_mean_curves_do_not_jump_with_who_is_in_them():
+    early = [(0.0, 1.0), (1.0, 2.0), (2.0, 4.0)]
+    late = [(0.0, 3.0), (2.0, 6.0), (3.0, 9.0)]
+    assert mean_curve([early, late]) == [
+        (0.0, 2.0, pytest.approx(math.sqrt(2)), 2),
+        (2.0, 5.0, pytest.approx(math.sqrt(2)), 2),
+        (3.0, 9.0, None, 1),
+    ]
+    assert mean_curve([[], early])[-1] == (2.0, 4.0, None, 1)
+    assert mean_curve([]) == []
+
+
+def test_thinning_keeps_the_ends():
+    assert thinned(list(range(100)), 4) == [0, 33, 66, 99]
+    assert thinned([1, 2], 4) == [1, 2]

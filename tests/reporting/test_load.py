@@ -1,0 +1,178 @@
+import json
+import math
+
+import pytest
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.reporting.load import data_name, load, natural, number, parse_overrides, split_job
+from tests.synthetic_runs import hold, write_run, write_sweep
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_finished_run(tmp_path):
+    write_run(tmp_path / "one", mechanism="gep", k=100, epsilon=8.0)
+    collection = load(tmp_path / "one")
+    run = collection.single
+    assert (run.mechanism, run.k, run.target_epsilon, run.data) == ("gep", 100, 8.0, "Digits")
+    assert run.epsilon == pytest.approx(8.0, abs=0.01)
+    assert run.private
+    assert not run.not_private
+    assert run.newest("test/accuracy") > 0.5
+    assert run.curve("val/accuracy")[0][0] == 9.0
+    assert run.card["format"] == 1
+    assert not collection.warnings
+
+
+def test_the_states_of_a_sweep(tmp_path):
+    jobs = write_sweep(tmp_path, states=["running", "running", "waiting", "failed"])
+    with hold(tmp_path / jobs[0]):
+        collection = load(tmp_path)
+    assert [run.job for run in collection.runs] == jobs
+    assert [run.status for run in collection.runs[:5]] == ["running", "interrupted", "waiting", "failed", "finished"]
+    assert collection.runs[3].error == "RuntimeError: out of memory"
+    assert collection.single is None
+    assert collection.sweeps[0].card is None
+
+
+def test_what_is_known_of_a_waiting_job_comes_from_its_name(tmp_path):
+    write_sweep(tmp_path, states=["waiting"])
+    run = load(tmp_path).runs[0]
+    assert (run.mechanism, run.k, run.target_epsilon) == ("gep", 100, 2.0)
+    assert run.epsilon is None
+    assert run.private is None
+
+
+def test_runs_and_sweeps_anywhere_below(tmp_path):
+    write_sweep(tmp_path / "a" / "sweep", seeds=(0,), epsilons=(2.0,))
+    write_run(tmp_path / "b" / "run-10")
+    write_run(tmp_path / "b" / "run-2")
+    collection = load(tmp_path)
+    assert [run.place for run in collection.runs[2:]] == ["b/run-2", "b/run-10"]
+    assert len(collection.runs) == 4
+    assert len(collection.sweeps) == 1
+
+
+def test_what_lies_inside_a_run_is_not_another_run(tmp_path):
+    write_run(tmp_path / "one")
+    write_run(tmp_path / "one" / "checkpoints" / "copy")
+    write_run(tmp_path / ".trash" / "old")
+    assert [run.place for run in load(tmp_path).runs] == ["one"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"job": "x", "colour": "red"}',
+        b'{"job": "x", "metrics": null}',
+        b'{"job": 3}',
+        b"{}",
+    ],
+)
+def test_a_damaged_run_is_named_and_hides_no_other(tmp_path, content):
+    write_run(tmp_path / "good")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_bytes(content)
+    collection = load(tmp_path)
+    assert {run.place: run.status for run in collection.runs} == {"bad": "unreadable", "good": "finished"}
+    assert collection.damaged == [str(tmp_path / "bad" / "run.json")]
+    assert str(tmp_path / "bad" / "run.json") in collection.warnings[0]
+
+
+@pytest.mark.parametrize("place", ["checkpoints/privacy_card.json", "metrics/metrics-old.csv"])
+def test_damage_beside_the_record_is_a_warning(tmp_path, place):
+    write_run(tmp_path / "one")
+    (tmp_path / "one" / place).write_text("[1")
+    collection = load(tmp_path / "one")
+    assert collection.single.status == "finished"
+    assert len(collection.warnings) == 1
+    assert not collection.damaged
+
+
+def test_a_damaged_sweep_file_leaves_its_runs(tmp_path):
+    write_sweep(tmp_path, seeds=(0,), epsilons=(2.0,))
+    (tmp_path / "sweep.json").write_text("{")
+    collection = load(tmp_path)
+    assert len(collection.runs) == 2
+    assert "sweep.json" in collection.warnings[0]
+
+
+def test_directories_without_runs(tmp_path):
+    with pytest.raises(ConfigurationError, match="no directory"):
+        load(tmp_path / "missing")
+    with pytest.raises(ConfigurationError, match=r"no run\.json"):
+        load(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ConfigurationError, match=r"run\.json cannot be read"):
+        load(tmp_path)
+
+
+def test_a_run_without_noise(tmp_path):
+    write_run(tmp_path / "one", epsilon=math.inf)
+    run = load(tmp_path / "one").single
+    assert run.epsilon == math.inf
+    assert run.not_private
+    assert run.curve("privacy/epsilon") == []
+
+
+def test_a_seeded_run_is_not_private_whatever_its_noise(tmp_path):
+    write_run(tmp_path / "one", private=False)
+    run = load(tmp_path / "one").single
+    assert run.noise_multiplier > 0
+    assert run.not_private
+    assert run.epsilon == math.inf
+
+
+def test_an_automatic_k_comes_from_the_card(tmp_path):
+    write_run(tmp_path / "one", k=100)
+    record = json.loads((tmp_path / "one" / "run.json").read_text())
+    record["config"]["mechanism"]["k"] = "auto"
+    edit(tmp_path / "one" / "run.json", config=record["config"])
+    assert load(tmp_path / "one").single.k == 100
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("recipes.data.digits.DigitsDataModule", "Digits"),
+        ("my.data.MNISTDataModule", "MNIST"),
+        ("my.data.FashionMNISTDataModule", "FashionMNIST"),
+        ("my.data.Fashion_MNIST", "Fashion_MNIST"),
+        ("my.data.KMNISTData", "KMNIST"),
+        ("my.data.SVHNDataModule", "SVHN"),
+        ("my.data.CIFAR10DataModule", "CIFAR-10"),
+        ("my.data.CIFAR100DataModule", "CIFAR100"),
+        ("my.mnist.Letters", "Letters"),
+    ],
+)
+def test_only_the_papers_data_sets_bear_their_names(target, name):
+    assert data_name({"_target_": target}) == name
+
+
+def test_the_papers_data_sets_are_known_by_the_name_in_their_settings():
+    module = "recipes.data"
+    images, features = f"{module}.images.ImageDataModule", f"{module}.features.FeaturesDataModule"
+    assert [data_name({"_target_": images, "name": name}) for name in ("mnist", "svhn", "cifar10")] == [
+        "MNIST",
+        "SVHN",
+        "CIFAR-10",
+    ]
+    assert data_name({"_target_": features, "name": "cifar10"}) == "features of cifar10"
+
+
+def test_overrides():
+    assert split_job("a=1,b=[2,3],c={x:1,y:2}") == ["a=1", "b=[2,3]", "c={x:1,y:2}"]
+    assert parse_overrides(["+a.b=1", "c=x=y", "~d"]) == {"a.b": "1", "c": "x=y"}
+
+
+def test_numbers_as_json_holds_them():
+    assert [number(value) for value in (1, "inf", "nan", None, True, "x", [])] == [1, math.inf] + [None] * 5
+
+
+def test_natural_order():
+    assert sorted(["job-10", "job-2", "a"], key=natural) == ["a", "job-2", "job-10"]

@@ -1,0 +1,67 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lightning_gep.strategy.job_command import child_command, config_flags, quoted
+
+APP = """
+import os, sys
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+from lightning_gep.strategy.job_command import child_command
+
+@hydra.main(version_base="1.3", config_path=None)
+def main(config):
+    print("RAN", config.get("a"), HydraConfig.get().runtime.output_dir, flush=True)
+    if "CHILD" not in os.environ:
+        import subprocess
+        command, directory = child_command()
+        subprocess.run(command, cwd=directory, env={**os.environ, "CHILD": "1"}, check=True)
+
+main()
+"""
+
+
+def ran(tmp_path, *arguments):
+    (tmp_path / "app.py").write_text(APP)
+    done = subprocess.run([sys.executable, "app.py", *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [line.split(maxsplit=2)[1:] for line in done.stdout.splitlines() if line.startswith("RAN")]
+
+
+def test_a_child_of_a_sweeps_job_runs_that_job_in_its_directory_and_nothing_else(tmp_path):
+    lines = ran(tmp_path, "-m", "+a=1,2", r"hydra.sweep.dir='it\'s here, or there'")
+    assert [a for a, _ in lines] == ["1", "1", "2", "2"]
+    assert [directory for _, directory in lines[::2]] == [directory for _, directory in lines[1::2]]
+    assert len({directory for _, directory in lines}) == 2
+
+
+def test_a_child_of_a_single_run_shares_its_directory(tmp_path):
+    (first, second) = ran(tmp_path, "+a=5")
+    assert first == second
+
+
+def test_outside_hydra_a_child_is_started_like_its_parent(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--lr", "3"])
+    command, directory = child_command()
+    assert command[0] == sys.executable
+    assert command[-2:] == ["--lr", "3"]
+    assert directory is None
+    assert child_command(["-m", "some.module"])[0] == [sys.executable, "-m", "some.module", "--lr", "3"]
+
+
+def test_flags_that_lead_to_configuration_files_are_kept():
+    arguments = ["-m", "--config-dir", "a", "x=1,2", "--config-name=b", "-cp", "c", "--multirun"]
+    assert config_flags(arguments) == ["--config-dir", "a", "--config-name=b", "-cp", "c"]
+
+
+@pytest.mark.parametrize("text", ["a", "it's", "a b", "back\\slash", "end\\", "\\'both", "a,b=c", "ε={x}"])
+def test_quoted_values_come_through_hydras_command_line(text):
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    (override,) = OverridesParser.create().parse_overrides([f"key={quoted(text)}"])
+    assert override.value() == text
+    assert os.linesep not in quoted(text)

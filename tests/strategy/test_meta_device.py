@@ -1,0 +1,94 @@
+"""On an accelerator nothing in a step may wait for the device: tried on `meta`, where every such wait raises."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lightning_gep.algorithm.basis import Basis
+from lightning_gep.algorithm.gep import gradient_embedding_perturbation
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.algorithm.noise import make_noise
+from lightning_gep.algorithm.subspace import NoSubspace
+from lightning_gep.gradients.functional import FunctionalGradients
+from lightning_gep.privacy.variants import BGEP, GEP, GP
+from recipes.models.mnist_cnn import MnistCNN
+
+META = torch.device("meta")
+
+
+class OnMetaOnly(TorchDispatchMode):
+    """Fails for an operation that mixes in a tensor of another device, which alone would not raise."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.operations += 1
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        elsewhere = [tensor.device.type for tensor in tensors if tensor.device != META]
+        assert not elsewhere, f"{function} has operands on {elsewhere}"
+        result = function(*args, **(kwargs or {}))
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        assert all(tensor.device == META for tensor in made), f"{function} made a tensor elsewhere"
+        return result
+
+
+class GivenBasis:
+    """A basis that is there already: its refresh may wait."""
+
+    def __init__(self, basis):
+        self.current = basis
+
+    def at_step(self, step, anchors):
+        return self.current
+
+
+def on_meta():
+    """A module and a way to its gradients, all on meta."""
+    with torch.device(META):
+        network = MnistCNN()
+        batch = (torch.empty(12, 1, 28, 28), torch.empty(12, dtype=torch.long))
+    groups = ParameterGroups.from_module(network)
+    rows = FunctionalGradients(network, lambda b: nn.functional.cross_entropy(network(b[0]), b[1]), groups)
+    return groups, rows, batch
+
+
+@pytest.mark.parametrize("mechanism", [GEP(1.0, 0.5), GEP(1.0, 0.5, clipping="joint"), BGEP(1.0), GP(1.0)], ids=str)
+def test_a_step_never_waits_for_the_device(mechanism):
+    groups, rows, batch = on_meta()
+    sizes, quotas = groups.sizes, groups.quotas(30)
+    basis = Basis(tuple(torch.empty(k, p, device=META) for k, p in zip(quotas, sizes, strict=True)), defect=1e-6)
+    source = GivenBasis(basis) if mechanism.uses_basis else NoSubspace(sum(sizes), torch.empty(0, device=META))
+    halves = [tuple(leaf[part] for leaf in batch) for part in (slice(0, 6), slice(6, 12))]
+    with OnMetaOnly() as mode:
+        gradient, diagnostics = gradient_embedding_perturbation(
+            anchors=lambda: pytest.fail("the basis is there"),
+            private_gradients=(rows(half) for half in halves),
+            subspace=source,
+            release=mechanism.release(1.0, k=30, num_parameters=sum(sizes)),
+            noise=make_noise("system"),
+            expected_batch_size=12,
+            step=3,
+            charge=lambda: None,
+        )
+        pieces = groups.unflatten(gradient)
+    assert mode.operations > 50
+    assert gradient.device == META
+    assert gradient.shape == (sum(sizes),)
+    assert diagnostics.records.device == META
+    assert {name: piece.shape for name, piece in pieces.items()} == dict(groups.shapes)
+
+
+@pytest.mark.parametrize("wait", [lambda t: t.item(), lambda t: t.cpu(), lambda t: t.tolist(), lambda t: t.nonzero()])
+def test_what_would_wait_raises_here(wait):
+    with pytest.raises((RuntimeError, NotImplementedError, AssertionError)), OnMetaOnly():
+        wait(torch.ones((), device=META))
+
+
+def test_a_tensor_of_the_host_is_noticed():
+    of_the_host = torch.ones(())
+    with pytest.raises(AssertionError, match="has operands on"), OnMetaOnly():
+        torch.ones(3, device=META) + of_the_host

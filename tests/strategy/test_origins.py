@@ -1,0 +1,320 @@
+"""Weights bring along what they have cost, whichever calls of Lightning they went through."""
+
+import copy
+import gc
+import json
+import weakref
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import OnExceptionCheckpoint
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.strategy import released_weights
+from tests.resumable import every_step, module, run
+from tests.toys import Classifier, loader, strategy, trainer
+
+OTHERS = "weights come from a private run that had made {} steps"
+
+
+def saved_steps(path):
+    state = torch.load(path, weights_only=True).get("lightning_gep")
+    return None if state is None else state["account"]["steps"]
+
+
+def validation(fit, what, path=None):
+    fit.validate(what, loader(shuffle=False), ckpt_path=path, verbose=False)
+
+
+def plain_trainer(tmp_path):
+    return Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, default_root_dir=tmp_path)
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Checkpoints of another run, after each of its steps."""
+    run(tmp_path / "other", strategy(), steps=3, callbacks=[every_step(tmp_path / "other")])
+    return tmp_path / "other"
+
+
+@pytest.mark.parametrize("between", ["validate", "test", "predict", "another trainer", "nothing"])
+def test_a_checkpoint_that_is_saved_by_hand_knows_its_run_whatever_came_between(between, tmp_path):
+    fit, trained = trainer(tmp_path, strategy(), max_steps=4), module()
+    fit.fit(trained, loader())
+    data = loader(shuffle=False)
+    if between == "another trainer":
+        plain_trainer(tmp_path).validate(trained, data, verbose=False)
+    elif between != "nothing":
+        getattr(fit, between)(trained, data, **({} if between == "predict" else {"verbose": False}))
+    fit.save_checkpoint(tmp_path / "by_hand.ckpt")
+    assert saved_steps(tmp_path / "by_hand.ckpt") == 4
+
+
+def test_weights_that_were_loaded_to_look_at_are_saved_with_their_run(other, tmp_path):
+    looking, seen = trainer(tmp_path, strategy()), module()
+    for step in (2, 3, 1):
+        validation(looking, seen, other / f"step={step}.ckpt")
+        assert looking.strategy.privacy.steps == step
+        looking.save_checkpoint(tmp_path / "copy.ckpt")
+        assert saved_steps(tmp_path / "copy.ckpt") == step
+
+
+class FailsItsTest(Classifier):
+    def test_step(self, batch, batch_idx):
+        raise KeyError("as it happens")
+
+
+def test_an_error_in_a_test_after_training_saves_the_run_too(tmp_path):
+    saving = OnExceptionCheckpoint(tmp_path / "error")
+    fit = trainer(tmp_path, strategy(), max_steps=3, callbacks=[saving], enable_checkpointing=True)
+    trained = FailsItsTest()
+    fit.fit(trained, loader())
+    with pytest.raises(KeyError):
+        fit.test(trained, loader(shuffle=False), verbose=False)
+    assert saved_steps(saving.ckpt_path) == 3
+
+
+def test_a_new_strategy_does_not_begin_at_zero_with_trained_weights(tmp_path):
+    trained = module()
+    trainer(tmp_path, strategy(), max_steps=4).fit(trained, loader())
+    again = trainer(tmp_path, strategy(), max_steps=4)
+    with pytest.raises(ConfigurationError, match=OTHERS.format(4)):
+        again.fit(trained, loader())
+
+
+def test_a_fit_that_released_nothing_costs_nothing(tmp_path):
+    class Ends(Classifier):
+        def on_train_start(self):
+            if self.ends:
+                raise KeyError("as it happens")
+
+    trained = Ends()
+    trained.ends = True
+    with pytest.raises(KeyError):
+        trainer(tmp_path, strategy()).fit(trained, loader())
+    trained.ends = False
+    trainer(tmp_path, strategy(), max_steps=2).fit(trained, loader())
+
+
+def test_another_module_that_is_validated_does_not_change_the_run_of_the_first(other, tmp_path):
+    fit, trained = trainer(tmp_path, strategy(), max_steps=4, max_epochs=-1), module()
+    fit.fit(trained, loader())
+    validation(fit, module(), other / "step=1.ckpt")
+    fit.fit_loop.epoch_loop.max_steps = 6
+    fit.fit(trained, loader())
+    fit.save_checkpoint(tmp_path / "by_hand.ckpt")
+    assert fit.strategy.privacy.steps == saved_steps(tmp_path / "by_hand.ckpt") == 6
+
+
+class Mixes(Classifier):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step((x - x.mean(0), y), batch_idx)
+
+
+def test_a_refused_resume_of_another_module_does_not_take_the_account_of_the_first(other, tmp_path):
+    fit, trained = trainer(tmp_path, strategy(), max_steps=4, max_epochs=-1), module()
+    fit.fit(trained, loader())
+    with pytest.raises(ConfigurationError, match="depends on the other records"):
+        fit.fit(Mixes(), loader(), ckpt_path=other / "step=1.ckpt")
+    with pytest.raises(ConfigurationError, match=OTHERS.format(4)):
+        fit.fit(trained, loader())
+
+
+class Renamed(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.another = torch.nn.Linear(2, 2)
+
+
+def test_weights_that_could_be_loaded_in_part_only_are_not_trained_on_or_saved_as_private(other, tmp_path):
+    fit, trained = trainer(tmp_path, strategy(), max_steps=4), Renamed()
+    fit.fit(trained, loader())
+    with pytest.raises(RuntimeError, match="Missing key"):
+        validation(fit, trained, other / "step=1.ckpt")
+    assert fit.strategy.privacy.steps == 4
+    fit.save_checkpoint(tmp_path / "by_hand.ckpt")
+    assert saved_steps(tmp_path / "by_hand.ckpt") is None
+    with pytest.raises(ConfigurationError, match="could not be loaded as a whole"):
+        trainer(tmp_path, strategy()).fit(trained, loader())
+
+
+def test_weights_of_a_checkpoint_without_privacy_state_may_know_the_data(tmp_path):
+    plain = plain_trainer(tmp_path)
+    plain.fit_loop.epoch_loop.max_steps = 2
+    plain.fit(module(), loader())
+    plain.save_checkpoint(tmp_path / "plain.ckpt")
+    fit, seen = trainer(tmp_path, strategy()), module()
+    validation(fit, seen, tmp_path / "plain.ckpt")
+    with pytest.raises(ConfigurationError, match="has no privacy state"):
+        fit.fit(seen, loader())
+
+
+def test_why_a_first_fit_failed_is_not_hidden_by_what_is_saved_then(tmp_path):
+    (tmp_path / "privacy").write_text("a file where a folder should be")
+    saving = OnExceptionCheckpoint(tmp_path / "error")
+    with pytest.raises(FileExistsError):
+        trainer(tmp_path, strategy(), callbacks=[saving], enable_checkpointing=True).fit(module(), loader())
+    (tmp_path / "privacy").unlink()
+    with pytest.raises(ConfigurationError, match="before its first step, there is nothing to resume: fit without ckpt"):
+        trainer(tmp_path, strategy()).fit(module(), loader(), ckpt_path=saving.ckpt_path)
+
+
+def test_a_module_is_not_kept_alive(tmp_path):
+    trained = module()
+    trainer(tmp_path, strategy(), max_steps=1).fit(trained, loader())
+    gone = weakref.ref(trained)
+    del trained
+    gc.collect()
+    assert gone() is None
+
+
+def test_what_processes_of_a_notebook_have_spent_comes_back_with_the_weights(tmp_path):
+    used, trained = strategy(start_method="fork"), Classifier()
+    fit = trainer(tmp_path, used, devices=2, max_epochs=1)
+    fit.fit(trained, loader(batch_size=10))
+    assert used.privacy.steps == 3
+    fit.save_checkpoint(tmp_path / "by_hand.ckpt")
+    assert saved_steps(tmp_path / "by_hand.ckpt") == 3
+    with pytest.raises(ConfigurationError, match=OTHERS.format(3)):
+        trainer(tmp_path, strategy()).fit(trained, loader())
+    with pytest.raises(ConfigurationError, match=OTHERS.format(3).removeprefix("weights ")):
+        trainer(tmp_path / "elsewhere", strategy()).fit(copy.deepcopy(trained), loader())
+
+
+# Copies of weights, which no call of Lightning has made.
+
+
+def loaded(trained, directory):
+    new = module()
+    new.load_state_dict(trained.state_dict())
+    return new
+
+
+def copied(trained, directory):
+    return copy.deepcopy(trained)
+
+
+def of_an_earlier_step(trained, directory):
+    new = module()
+    new.load_state_dict(torch.load(directory / "step=2.ckpt", weights_only=True)["state_dict"])
+    return new
+
+
+def from_a_checkpoint(trained, directory):
+    return Classifier.load_from_checkpoint(directory / "step=3.ckpt")
+
+
+def in_part(trained, directory):
+    new = module()
+    new.hidden.load_state_dict(trained.hidden.state_dict())
+    return new
+
+
+def in_part_and_frozen(trained, directory):
+    new = in_part(trained, directory)
+    new.hidden.requires_grad_(False)
+    return new
+
+
+def converted_and_back(trained, directory):
+    return copy.deepcopy(trained).double().float()
+
+
+COPIES = [loaded, copied, of_an_earlier_step, from_a_checkpoint, in_part, in_part_and_frozen, converted_and_back]
+
+
+def three_steps(directory, trained=None):
+    saving, trained = every_step(directory), trained or module()
+    # Not seeded: the weights are those of no other test.
+    used = strategy(generator="system")
+    fit = trainer(directory, used, max_steps=3, callbacks=[saving], enable_checkpointing=True)
+    fit.fit(trained, loader())
+    return trained, fit.strategy.privacy.run_id
+
+
+def ledgers(directory):
+    return sorted(path.stem for path in directory.rglob("*.ledger"))
+
+
+@pytest.mark.parametrize("known_by", ["folder", "process"])
+@pytest.mark.parametrize("make", COPIES)
+def test_a_copy_of_released_weights_does_not_begin_at_zero(make, known_by, tmp_path, monkeypatch):
+    trained, run_id = three_steps(tmp_path)
+    second = make(trained, tmp_path)
+    where = tmp_path if known_by == "folder" else tmp_path / "another"
+    if known_by == "folder":  # as in a process that knows nothing
+        monkeypatch.setattr(released_weights, "_OF_RUNS_HERE", set())
+    used = trainer(where, strategy(), max_steps=2)
+    said = rf"come from a private run that had made 3 steps \(.*{run_id}.*ckpt_path=.*trust_checkpoint=True"
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=said):
+            used.fit(second, loader())
+    assert used.strategy.privacy.steps == 0
+    assert ledgers(tmp_path) == [run_id], "nothing was begun"
+
+
+def test_a_new_module_begins_anew_in_the_same_folder(tmp_path):
+    three_steps(tmp_path)
+    _, second = three_steps(tmp_path)
+    assert second in ledgers(tmp_path)
+    assert len(ledgers(tmp_path)) == 2
+
+
+def test_weights_that_a_run_left_as_they_were_are_not_its_own(tmp_path):
+    public = Classifier()
+    public.hidden.requires_grad_(False)
+    three_steps(tmp_path, public)
+    second = module()
+    second.hidden.load_state_dict(public.hidden.state_dict())
+    fit = trainer(tmp_path, strategy(), max_steps=2)
+    fit.fit(second, loader())
+    assert fit.strategy.privacy.steps == 2
+
+
+class LoadsLate(Classifier):
+    def on_train_start(self):
+        self.load_state_dict(self.released)
+
+
+def test_weights_that_a_hook_loads_are_seen_before_the_first_step(tmp_path):
+    trained, _ = three_steps(tmp_path)
+    late, used = LoadsLate(), trainer(tmp_path, strategy())
+    late.released = copy.deepcopy(trained.state_dict())
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="come from a private run that had made 3 steps"):
+            used.fit(late, loader())
+    assert used.strategy.privacy.steps == 0
+
+
+def test_every_checkpoint_and_the_last_weights_are_known(tmp_path):
+    trained, run_id = three_steps(tmp_path)
+    known = set((tmp_path / "privacy" / f"{run_id}.weights").read_text().split())
+    saved = [torch.load(path, weights_only=True)["state_dict"] for path in tmp_path.glob("*.ckpt")]
+    assert len(saved) == 3
+    for weights in (*saved, trained.state_dict()):
+        hashes = set(released_weights.hashes_of(weights).values())
+        assert hashes
+        assert hashes <= known
+
+
+def test_weights_of_a_run_on_other_records_may_be_built_on_and_the_card_says_so(tmp_path):
+    trained, run_id = three_steps(tmp_path / "first")
+    used, second = strategy(trust_checkpoint=True), loaded(trained, None)
+    second.out.requires_grad_(False)
+    saving = every_step(tmp_path)
+    fit = trainer(tmp_path, used, max_steps=2, callbacks=[saving], enable_checkpointing=True)
+    with pytest.warns(UserWarning, match=rf"begins with weights of the private run {run_id}; trust_checkpoint=True"):
+        fit.fit(second, loader(seed=2))
+    assert used.privacy.steps == 2
+    said = [line for line in json.loads((tmp_path / "privacy_card.json").read_text())["not_covered"] if run_id in line]
+    assert len(said) == 1
+    assert "stated that they share no training record" in said[0]
+    # A frozen part is that of the first run still, which the second one knows.
+    again = module()
+    again.out.requires_grad_(False)
+    resumed = strategy()
+    trainer(tmp_path, resumed, max_steps=4).fit(again, loader(seed=2), ckpt_path=tmp_path / "step=2.ckpt")
+    assert resumed.privacy.steps == 4
+    assert resumed.privacy.builds_on == [run_id]

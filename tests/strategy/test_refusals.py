@@ -1,0 +1,630 @@
+"""Every refusal: what, which, what to do; and nothing has been spent when it comes."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    Callback,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+)
+from lightning.pytorch.utilities import CombinedLoader
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+    random_split,
+)
+from torchmetrics import MeanMetric
+
+from lightning_gep import RandomLabels
+from lightning_gep.errors import ConfigurationError
+from tests.toys import CLASSES, Classifier, loader, records, strategy, trainer
+
+
+def refusal(tmp_path, message, module=None, data=None, using=None, **settings):
+    used = using or strategy()
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(tmp_path, used, **settings).fit(module or Classifier(), data or loader())
+    assert used.privacy is None or used.privacy.steps == 0
+    assert not list(tmp_path.rglob("*.ledger")), "nothing was begun"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"accumulate_grad_batches": 4}, r"accumulate_grad_batches=4 .* microbatch_size"),
+        ({"overfit_batches": 2}, r"overfit_batches=2 .* overfit_batches=0"),
+        ({"reload_dataloaders_every_n_epochs": 1}, r"reload_dataloaders_every_n_epochs=1 .* Set it to 0"),
+    ],
+)
+def test_trainer_settings(tmp_path, settings, message):
+    refusal(tmp_path, message, **settings)
+
+
+def test_half_precision_with_a_scaler(tmp_path, monkeypatch):
+    from lightning_gep.strategy.refusals import check_trainer
+
+    fit = trainer(tmp_path, "auto")
+    monkeypatch.setattr(type(fit), "precision", property(lambda self: "16-mixed"))
+    with pytest.raises(ConfigurationError, match=r"precision='16-mixed' scales the loss.*bf16-mixed"):
+        check_trainer(fit)
+
+
+def test_no_end_of_training(tmp_path):
+    message = "epsilon=4.0 cannot be calibrated without an end of training. Set max_epochs or max_steps"
+    refusal(tmp_path, message, using=strategy(epsilon=4.0), max_epochs=-1)
+
+
+class Manual(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class TwoOptimizers(Classifier):
+    def configure_optimizers(self):
+        return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.hidden, self.out)]
+
+
+class WithBatchNorm(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5)
+
+    def forward(self, x):
+        return self.out(self.norm(self.hidden(x)))
+
+
+class Counting(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(6))
+
+    def training_step(self, batch, batch_idx):
+        with torch.no_grad():
+            self.seen.add_(batch[0].mean(0))
+        return super().training_step(batch, batch_idx)
+
+
+class Contrastive(Classifier):
+    def training_step(self, batch, batch_idx):
+        z = nn.functional.normalize(self(batch[0]), dim=1)
+        return nn.functional.cross_entropy(z @ z.T, torch.arange(len(z)))
+
+
+class Summed(Classifier):
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self(batch[0]), batch[1], reduction="sum")
+
+
+class Hooked(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.hidden.weight.register_hook(lambda gradient: None)
+
+
+class HookedLayer(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.hidden.register_full_backward_hook(lambda layer, inputs, outputs: None)
+
+
+class HookedBeforeLayer(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.hidden.register_full_backward_pre_hook(lambda layer, outputs: None)
+
+
+class Looked(Classifier):
+    def __init__(self, **layers):
+        super().__init__()
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+
+class Shortening(Classifier):
+    """No row is too long before training, so none is changed then."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Parameter(torch.ones(2, 6))
+
+    def training_step(self, batch, batch_idx):
+        looked_up = nn.functional.embedding((batch[0][:, 0] > 0).long(), self.words, max_norm=100.0)
+        return super().training_step((batch[0] + looked_up, batch[1]), batch_idx)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            Shortening,
+            r"^training_step changed the buffers or parameters words\. They are released without noise",
+        ),
+        (
+            lambda: Looked(words=nn.Embedding(9, 4, max_norm=1.5), texts=nn.EmbeddingBag(9, 4, max_norm=2)),
+            r"words has max_norm=1\.5, texts has max_norm=2: .* without noise\. Set max_norm=None",
+        ),
+        (
+            lambda: Looked(parts=nn.Sequential(nn.Embedding(9, 4, max_norm=1.0).requires_grad_(False))),
+            r"parts\.0 has max_norm=1\.0: ",
+        ),
+        (HookedLayer, r"Hooks on the gradients of hidden would see them before the noise"),
+        (HookedBeforeLayer, r"Hooks on the gradients of hidden would see them before the noise"),
+        (Manual, r"automatic_optimization=False: with manual optimisation"),
+        (TwoOptimizers, r"configure_optimizers returns several optimizers"),
+        (lambda: Classifier(lambda params: torch.optim.LBFGS(params)), r"LBFGS evaluates the loss several times"),
+        (WithBatchNorm, r"BatchNorm mixes them: norm\. Replace it by nn\.GroupNorm"),
+        (Counting, r"training_step changes seen: .* released without noise"),
+        (Contrastive, r"depends on the other records in its batch"),
+        (Summed, r"a loss that is summed over the batch.*reduction='mean'"),
+        (Hooked, r"Hooks on the gradients of hidden\.weight would see them before the noise.*W&B"),
+    ],
+)
+def test_modules(tmp_path, module, message):
+    refusal(tmp_path, message, module=module())
+
+
+class Twice(torch.optim.SGD):
+    """Like SAM: the loss is evaluated a second time at other weights."""
+
+    def step(self, closure):
+        closure()
+        return super().step(closure)
+
+
+def test_an_optimizer_that_asks_twice_gets_one_release(tmp_path):
+    used = strategy()
+    module = Classifier(lambda params: Twice(params, lr=0.1))
+    with pytest.raises(ConfigurationError, match=r"Twice\.step evaluates the loss more than once on the same batch"):
+        trainer(tmp_path, used).fit(module, loader())
+    assert used.privacy.steps == 1
+
+
+class InADataModule(LightningDataModule):
+    batch_size = 12
+
+    def train_dataloader(self):
+        return loader(batch_size=self.batch_size)
+
+
+class LateHook(Callback):
+    def on_train_epoch_start(self, trainer, pl_module):
+        pl_module.hidden.weight.register_hook(lambda gradient: None)
+
+
+class AccumulatesLater(Callback):
+    def on_train_epoch_start(self, trainer, pl_module):
+        trainer.accumulate_grad_batches = 3
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (lambda: GradientAccumulationScheduler({0: 1, 4: 3}), r"GradientAccumulationScheduler\(.*4: 3.*batch_size"),
+        (lambda: LearningRateFinder(), r"LearningRateFinder would spend budget on trial steps.*public data"),
+        (lambda: BatchSizeFinder(), r"BatchSizeFinder would spend budget on trial steps.*microbatch_size"),
+    ],
+)
+def test_callbacks_that_change_what_a_step_is(tmp_path, callback, message):
+    refusal(tmp_path, message, data=InADataModule(), callbacks=[callback()])
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (LateHook, r"Hooks on the gradients of hidden\.weight would see them before the noise"),
+        (AccumulatesLater, r"accumulate_grad_batches=3 .* microbatch_size"),
+    ],
+)
+def test_what_callbacks_do_when_training_starts_is_seen_before_the_first_release(tmp_path, callback, message):
+    used = strategy()
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(tmp_path, used, callbacks=[callback()]).fit(Classifier(), loader())
+    assert used.privacy.steps == 0
+
+
+class PersistentMetric(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.seen = MeanMetric()
+        self.seen.persistent(True)
+
+    def training_step(self, batch, batch_idx):
+        self.seen.update(batch[0].detach().mean())
+        return super().training_step(batch, batch_idx)
+
+
+class ExtraState(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.total = []
+
+    def get_extra_state(self):
+        return {"total": [float(x) for x in self.total]}
+
+    def set_extra_state(self, state):
+        self.total = state["total"]
+
+    def training_step(self, batch, batch_idx):
+        self.total.append(batch[0].sum().item())
+        return super().training_step(batch, batch_idx)
+
+
+class ConstantExtraState(Classifier):
+    def get_extra_state(self):
+        return {"scale": torch.ones(2), "version": [1, {"of": (torch.zeros(1),)}]}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_extra_state_that_stays_is_fine(tmp_path):
+    fit = trainer(tmp_path, strategy(), max_steps=1)
+    fit.fit(ConstantExtraState(), loader())
+    assert fit.strategy.privacy.steps == 1
+
+
+@pytest.mark.parametrize(("module", "name"), [(PersistentMetric, "seen.mean_value"), (ExtraState, "_extra_state")])
+def test_what_a_checkpoint_would_hold_of_the_records(tmp_path, module, name):
+    refusal(tmp_path, rf"training_step changes .*{name}.* released without noise", module=module())
+
+
+def test_a_metric_that_is_not_saved_is_fine(tmp_path):
+    module = PersistentMetric()
+    module.seen.persistent(False)
+    fit = trainer(tmp_path, strategy(), max_steps=1)
+    fit.fit(module, loader())
+    assert fit.strategy.privacy.steps == 1
+
+
+def test_frozen_batch_norm_is_fine(tmp_path):
+    module = WithBatchNorm()
+    module.norm.requires_grad_(False).eval()
+    fit = trainer(tmp_path, strategy(), max_steps=2)
+    fit.fit(module, loader())
+    assert fit.strategy.privacy.steps == 2
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(records())
+
+
+def weighted():
+    return WeightedRandomSampler(torch.ones(60).tolist(), 60)
+
+
+def mixup(items):
+    x, y = default_collate(items)
+    return x + x.roll(1, 0), y
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (lambda: DataLoader(Stream(), batch_size=12), r"training data is a Stream, which cannot be sampled by index"),
+        (lambda: loader(sampler=weighted(), shuffle=False), r"samples by WeightedRandomSampler.*Use shuffle=True"),
+        (
+            lambda: loader(sampler=RandomSampler(records(), replacement=True), shuffle=False),
+            r"samples by RandomSampler, which does not draw every record with the same",
+        ),
+        (
+            lambda: DataLoader(records(), batch_sampler=BatchSampler(weighted(), 12, False)),
+            r"samples by WeightedRandomSampler|its own batch sampler",
+        ),
+        (
+            lambda: CombinedLoader({"a": loader(), "b": loader()}),
+            r"comes from several loaders, or .* Return one DataLoader",
+        ),
+        (
+            lambda: DataLoader(ConcatDataset([records()] * 2), batch_size=12),
+            r"holds 60 records more than once \(up to 2 times\).*no data set twice in a ConcatDataset",
+        ),
+        (
+            lambda: loader(sampler=SubsetRandomSampler([*range(20), 3, 3]), shuffle=False),
+            r"holds 1 record more than once \(up to 3 times\)",
+        ),
+        (lambda: loader(collate_fn=mixup), r"collate function mixes records \(like MixUp or CutMix"),
+        (lambda: loader(batch_size=61), r"expected batch size 61 is above the number of records 60"),
+    ],
+)
+def test_train_loaders(tmp_path, data, message):
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(tmp_path, strategy()).fit(Classifier(), data())
+
+
+def three_parts():
+    x, y = records(seed=9).tensors
+    return DataLoader(TensorDataset(x, x, y), batch_size=10)
+
+
+@pytest.mark.parametrize(
+    ("public", "message"),
+    [
+        (three_parts, r"Auxiliary batches are \(.*\), but training batches are \(float32\[6\], int64\[\]\)"),
+        (lambda: [1, 2], r"aux_dataloader gave a list. Return a torch.utils.data.DataLoader"),
+        (lambda: loader(), r"Auxiliary record 0 is a training record \(the same content, labels apart\)"),
+    ],
+)
+def test_public_data(tmp_path, public, message):
+    refusal(tmp_path, message, using=strategy(aux_dataloader=public()))
+
+
+def test_no_public_data(tmp_path):
+    message = r"There is no public auxiliary data.*aux_dataloader\(\).*mechanism='gp'"
+    refusal(tmp_path, message, using=strategy(aux_dataloader=None))
+
+
+def test_public_data_that_is_part_of_the_training_data(tmp_path):
+    everything = records()
+    for public in (
+        everything,
+        Subset(everything, [3, 4, 5]),
+        ConcatDataset([records(seed=5), Subset(everything, [7])]),
+        Subset(Subset(everything, range(10, 30)), [0, 1]),
+        Subset(ConcatDataset([records(seed=5), everything]), [119]),
+    ):
+        private = DataLoader(everything, batch_size=12)
+        used = strategy(aux_dataloader=DataLoader(public, batch_size=2))
+        message = r"auxiliary data contains training records \(both draw on the same data set\)"
+        refusal(tmp_path, message, using=used, data=private)
+
+
+class Augmented(TensorDataset):
+    """Content that is never the same twice."""
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + torch.randn_like(x), y
+
+
+def test_public_data_that_is_another_part_of_the_training_data_before_they_were_permuted(tmp_path):
+    everything = Augmented(*records(100).tensors)
+    permuted = Subset(everything, torch.randperm(100, generator=torch.Generator().manual_seed(0)))
+    used = strategy(aux_dataloader=DataLoader(Subset(permuted, range(60, 100)), batch_size=20))
+    private = DataLoader(Subset(everything, range(60)), batch_size=12)
+    refusal(tmp_path, r"auxiliary data contains training records", using=used, data=private)
+
+
+def test_part_of_several_data_sets_as_public_data_is_fine(tmp_path):
+    private, other = records(), records(40, seed=5)
+    both = ConcatDataset([private, other])
+    used = strategy(aux_dataloader=DataLoader(Subset(both, range(60, 100)), batch_size=20))
+    trainer(tmp_path, used, max_steps=1).fit(Classifier(), DataLoader(private, batch_size=12))
+    assert used.privacy.steps == 1
+
+
+def test_another_part_of_the_same_data_set_is_fine(tmp_path):
+    everything = records(100)
+    private = DataLoader(Subset(everything, range(60)), batch_size=12)
+    used = strategy(aux_dataloader=DataLoader(Subset(everything, range(60, 100)), batch_size=20))
+    trainer(tmp_path, used, max_steps=1).fit(Classifier(), private)
+    assert used.privacy.steps == 1
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        lambda: EarlyStopping("train/loss"),
+        lambda: ModelCheckpoint(monitor="train/loss"),
+        lambda: ModelCheckpoint(monitor="train/loss_epoch"),
+        lambda: EarlyStopping("nonprivate/train/loss"),
+    ],
+)
+def test_callbacks_that_decide_by_private_values(tmp_path, callback):
+    decider = callback()
+    enabled = isinstance(decider, ModelCheckpoint)
+    message = r"(EarlyStopping|ModelCheckpoint) monitors '.*train/loss.*'"
+    refusal(tmp_path, message, callbacks=[decider], enable_checkpointing=enabled)
+
+
+def test_callbacks_do_not_decide_by_what_is_logged_as_not_private(tmp_path):
+    used, decider = strategy(log_nonprivate=True), EarlyStopping("nonprivate/train/loss")
+    refusal(tmp_path, r"monitors 'nonprivate/train/loss', which is not private", using=used, callbacks=[decider])
+
+
+def test_schedulers_that_decide_by_private_values(tmp_path):
+    def plateau(optimizer):
+        return {"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer), "monitor": "train/loss"}
+
+    refusal(tmp_path, r"ReduceLROnPlateau monitors 'train/loss'", module=Classifier(scheduler=plateau))
+
+
+def test_callbacks_that_decide_by_validation_values_are_fine(tmp_path):
+    fit = trainer(tmp_path, strategy(), callbacks=[EarlyStopping("val/accuracy")])
+    fit.fit(Classifier(), loader(), loader(shuffle=False))
+    assert fit.strategy.privacy.steps == 10
+
+
+class Validated(LightningDataModule):
+    """Trains on one data set and validates on others."""
+
+    def __init__(self, training, *validation):
+        super().__init__()
+        self.training, self.validation = training, validation
+
+    def train_dataloader(self):
+        return DataLoader(self.training, batch_size=12, shuffle=True)
+
+    def val_dataloader(self):
+        return [DataLoader(data, batch_size=30) for data in self.validation]
+
+
+class SeveralValidations(Classifier):
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        super().validation_step(batch, batch_idx)
+
+
+class AsksForTheSteps(Classifier):
+    """So the train loader is there before the sanity check."""
+
+    def configure_optimizers(self):
+        assert self.trainer.estimated_stepping_batches > 0
+        return super().configure_optimizers()
+
+
+HELD_OUT = r"validation data of this fit \(.*\) holds training records.*random_split.*trainer\.validate after training"
+
+
+@pytest.mark.parametrize("module", [Classifier, AsksForTheSteps])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_sanity_val_steps": 2},
+        {"num_sanity_val_steps": 2, "check_val_every_n_epoch": 2},
+        {"check_val_every_n_epoch": 2},
+        {"check_val_every_n_epoch": None, "val_check_interval": 7},
+        {"callbacks": [EarlyStopping("val/accuracy", mode="max")]},
+        {"callbacks": [ModelCheckpoint(monitor="val/accuracy")], "enable_checkpointing": True},
+    ],
+)
+def test_validation_during_a_fit_reads_no_training_records(tmp_path, module, settings):
+    everything = records()
+    refusal(tmp_path, HELD_OUT, module=module(), data=Validated(everything, everything), **settings)
+
+
+@pytest.mark.parametrize("sanity_steps", [0, 2])
+@pytest.mark.parametrize(
+    "validation",
+    [
+        lambda everything: [Subset(everything, range(59, 80))],
+        lambda everything: [Subset(everything, range(60, 100)), ConcatDataset([records(seed=5), everything])],
+        lambda everything: [RandomLabels(Subset(Subset(everything, range(99, -1, -1)), [99]), CLASSES)],
+    ],
+)
+def test_one_training_record_in_the_validation_data_is_too_many(tmp_path, validation, sanity_steps):
+    everything = records(100)
+    data = Validated(Subset(everything, range(60)), *validation(everything))
+    refusal(tmp_path, HELD_OUT, module=SeveralValidations(), data=data, num_sanity_val_steps=sanity_steps)
+
+
+def test_training_records_in_a_validation_loader_are_seen_although_it_was_validated_before(tmp_path):
+    everything, used = records(), strategy()
+    fit, module = trainer(tmp_path, used), Classifier()
+    fit.validate(module, loader(seed=5, shuffle=False), verbose=False)
+    with pytest.raises(ConfigurationError, match=HELD_OUT):
+        fit.fit(module, DataLoader(everything, batch_size=12), DataLoader(everything, batch_size=30))
+    assert used.privacy is None
+
+
+@pytest.mark.parametrize("module", [Classifier, AsksForTheSteps])
+@pytest.mark.parametrize("sanity_steps", [0, 2])
+@pytest.mark.parametrize("every", [1, 2])
+def test_records_that_were_held_out_may_validate(tmp_path, module, sanity_steps, every):
+    training, held_out = random_split(ConcatDataset([records(80), records(20, seed=2)]), [60, 40])
+    settings = {"num_sanity_val_steps": sanity_steps, "check_val_every_n_epoch": every}
+    fit = trainer(tmp_path, strategy(), **settings, callbacks=[EarlyStopping("val/accuracy", mode="max")])
+    fit.fit(module(), Validated(training, held_out))
+    assert fit.strategy.privacy.steps == 10
+    assert "val/accuracy" in fit.callback_metrics
+
+
+def test_training_records_may_be_looked_at_after_training(tmp_path):
+    everything = DataLoader(records(), batch_size=12)
+    fit, module = trainer(tmp_path, strategy(), max_steps=2, limit_val_batches=0), Classifier()
+    fit.fit(module, everything, everything)
+    fit.limit_val_batches = 1.0
+    assert "val/accuracy" in fit.validate(module, everything, verbose=False)[0]
+    assert fit.strategy.privacy.steps == 2
+
+
+class Batches:
+    def __iter__(self):
+        return iter(loader(seed=5))
+
+
+def test_validation_loaders_may_be_anything_that_gives_batches(tmp_path):
+    fit = trainer(tmp_path, strategy(), max_steps=2, num_sanity_val_steps=1)
+    fit.fit(Classifier(), loader(), Batches())
+    assert fit.strategy.privacy.steps == 2
+
+
+def test_the_other_namespace_is_named(tmp_path):
+    script = (
+        "import sys; import pytorch_lightning; from lightning_gep.strategy.strategy import GEPStrategy\n"
+        "pytorch_lightning.Trainer(strategy=GEPStrategy(epsilon=1.0), logger=False)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode != 0
+    assert "for lightning.pytorch.Trainer, not for pytorch_lightning.Trainer" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epsilon": 1.0, "noise_multiplier": 1.0}, r"exactly one of epsilon and noise_multiplier"),
+        ({}, r"exactly one of epsilon and noise_multiplier, but got epsilon=None"),
+        ({"epsilon": 1.0, "mechanism": "pate"}, r"mechanism='pate' is not known"),
+        ({"epsilon": 1.0, "k": 0}, r"k must be a whole number above 0, but it is 0"),
+        ({"epsilon": 1.0, "clip_embedding": 0.0}, r"clip_embedding must be a number above 0"),
+        ({"epsilon": 1.0, "subspace": "pca"}, r"subspace='pca' is not known"),
+        ({"epsilon": 1.0, "num_anchors": 0}, r"num_anchors must be a whole number above 0"),
+        ({"epsilon": 1.0, "refresh_every": 0}, r"refresh_every must be a whole number above 0"),
+        ({"epsilon": 1.0, "microbatch_size": 0}, r"microbatch_size must be a whole number above 0"),
+        ({"epsilon": 1.0, "gradients": "fast"}, r"gradients='fast' is not known"),
+        ({"epsilon": 1.0, "generator": "urandom"}, r"generator='urandom' is not known"),
+        ({"epsilon": 1.0, "accountant": "zcdp"}, r"accountant='zcdp' is not known"),
+        ({"epsilon": 1.0, "clipping": "joint", "split": (1.0, 2.0)}, r"Joint clipping takes equal sigmas"),
+    ],
+)
+def test_bad_arguments_are_refused_when_the_strategy_is_made(settings, message):
+    from lightning_gep.strategy.strategy import GEPStrategy
+
+    with pytest.raises(ConfigurationError, match=message):
+        GEPStrategy(**settings)
+
+
+def test_a_misspelt_argument_is_an_error():
+    from lightning_gep.strategy.strategy import GEPStrategy
+
+    with pytest.raises(TypeError, match="epsilom"):
+        GEPStrategy(epsilom=1.0)
+
+
+def test_k_above_the_number_of_parameters(tmp_path):
+    message = "k=100 basis vectors are more than the 53 trainable parameters"
+    refusal(tmp_path, message, using=strategy(k=100))
+
+
+def test_delta_above_one_over_n(tmp_path):
+    refusal(tmp_path, r"delta=0.1 is not below 1/N = 0.017 for N=60", using=strategy(delta=0.1))
+
+
+def test_slow_data_is_compared_in_part_and_it_is_said(tmp_path, monkeypatch):
+    from lightning_gep.strategy.strategy import public_data
+
+    monkeypatch.setattr(public_data, "SECONDS_FOR_COMPARISON", 1e-9)
+    with pytest.warns(UserWarning, match="Reading all 60 training records .* That they share no record is for you"):
+        trainer(tmp_path, strategy(), max_steps=1).fit(Classifier(), loader())
+
+
+class OwnBackward(Classifier):
+    def backward(self, loss):
+        loss.backward()
+
+
+def test_a_backward_of_its_own_could_add_gradients_without_noise(tmp_path):
+    refusal(tmp_path, r"OwnBackward has a backward\(\) of its own", module=OwnBackward())
+
+
+@pytest.mark.parametrize("name", ["log_nonprivate", "trust_checkpoint"])
+def test_a_word_is_not_taken_for_a_truth_value(name):
+    with pytest.raises(ConfigurationError, match=f"{name} must be true or false, but it is 'off'"):
+        strategy(**{name: "off"})

@@ -1,0 +1,267 @@
+"""Checkpoints, resumes and kills: the count never falls, the draws never repeat, the seeded run repeats exactly."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
+
+from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
+from lightning_gep.strategy.poisson_loader import EmptyBatch
+from tests.resumable import STEPS, every_step, module, run
+from tests.toys import loader, strategy, trainer, weights
+
+
+@pytest.mark.parametrize("mechanism", ["gep", "gp"])
+def test_a_seeded_run_resumes_bit_for_bit_from_every_step(tmp_path, mechanism):
+    unbroken, _ = run(tmp_path, strategy(mechanism=mechanism), callbacks=[every_step(tmp_path / "all")])
+    for step in range(1, STEPS):
+        checkpoint = tmp_path / "all" / f"step={step}.ckpt"
+        resumed, fit = run(tmp_path, strategy(mechanism=mechanism), checkpoint=checkpoint)
+        assert torch.equal(weights(resumed), weights(unbroken)), f"resumed after step {step}"
+        assert fit.global_step == STEPS
+
+
+class Draws(Callback):
+    def __init__(self):
+        self.batches, self.gradients = [], []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.batches.append(batch.open())
+
+    def on_after_backward(self, trainer, pl_module):
+        self.gradients.append(torch.cat([p.grad.reshape(-1).clone() for p in pl_module.parameters()]))
+
+
+def test_two_resumes_from_one_checkpoint_draw_different_batches_and_noise(tmp_path):
+    run(tmp_path, strategy(generator="system"), steps=3, callbacks=[every_step(tmp_path / "all")])
+    seen = []
+    for _ in range(2):
+        draws = Draws()
+        checkpoint = tmp_path / "all" / "step=3.ckpt"
+        _, _fit = run(tmp_path, strategy(generator="system"), checkpoint=checkpoint, callbacks=[draws])
+        seen.append(draws)
+    for a, b in zip(seen[0].gradients, seen[1].gradients, strict=True):
+        assert not torch.equal(a, b)
+    pairs = [(a, b) for a, b in zip(*(d.batches for d in seen), strict=True) if EmptyBatch not in (type(a), type(b))]
+    assert pairs
+    assert not any(a[0].shape == b[0].shape and torch.equal(a[0], b[0]) for a, b in pairs)
+
+
+def test_steps_lost_in_a_crash_are_counted_and_run_again(tmp_path):
+    _, _first = run(tmp_path, strategy(generator="system"), steps=6, callbacks=[every_step(tmp_path / "all")])
+    checkpoint = tmp_path / "all" / "step=2.ckpt"
+    _, second = run(tmp_path, strategy(generator="system"), steps=6, checkpoint=checkpoint)
+    assert second.global_step == 6
+    assert second.strategy.privacy.steps == 6 + 4
+
+
+def test_lost_steps_shorten_a_run_with_a_target(tmp_path):
+    settings = {"epsilon": 6.0, "generator": "system"}
+    _, _first = run(tmp_path, strategy(**settings), steps=6, callbacks=[every_step(tmp_path / "all")])
+    with pytest.raises(BudgetExhaustedError):
+        run(tmp_path, strategy(**settings), steps=6, checkpoint=tmp_path / "all" / "step=4.ckpt")
+
+
+def test_a_longer_training_keeps_its_noise_and_ends_at_the_budget(tmp_path):
+    _, first = run(tmp_path, strategy(epsilon=6.0), steps=4, callbacks=[every_step(tmp_path / "all")])
+    noise = first.strategy.privacy.noise_multiplier
+    used = strategy(epsilon=6.0)
+    with pytest.raises(BudgetExhaustedError):
+        run(tmp_path, used, steps=20, checkpoint=tmp_path / "all" / "step=4.ckpt")
+    assert used.privacy.noise_multiplier == noise
+
+
+def test_weights_only_checkpoints_keep_the_privacy_state(tmp_path):
+    callback = every_step(tmp_path / "all", save_weights_only=True)
+    _, fit = run(tmp_path, strategy(), steps=2, callbacks=[callback])
+    saved = torch.load(tmp_path / "all" / "step=2.ckpt", weights_only=True)["lightning_gep"]
+    assert saved["account"]["steps"] == 2
+    assert saved["account"]["run_id"] == fit.strategy.privacy.run_id
+    alone = trainer(tmp_path, strategy())
+    alone.validate(module(), loader(shuffle=False), ckpt_path=tmp_path / "all" / "step=2.ckpt", verbose=False)
+    assert alone.strategy.privacy.report() == fit.strategy.privacy.report()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"noise_multiplier": 2.0}, "release: "),
+        ({"delta": 1e-4}, "delta: 0.001 → 0.0001"),
+        ({"clip_embedding": 3.0}, "release: "),
+        ({"clipping": "joint"}, "release: "),
+        ({"mechanism": "bgep"}, "release: "),
+        ({"accountant": "pld"}, "accountant: rdp → pld"),
+        ({"epsilon": 3.0, "noise_multiplier": None}, "target_epsilon: None → 3.0"),
+    ],
+)
+def test_changing_a_privacy_setting_is_an_error_that_says_which(tmp_path, change, named):
+    run(tmp_path, strategy(), steps=2, callbacks=[every_step(tmp_path / "all")])
+    with pytest.raises(ConfigurationError, match=f"differ from those of the checkpoint .*{named}"):
+        run(tmp_path, strategy(**change), checkpoint=tmp_path / "all" / "step=2.ckpt")
+
+
+def test_what_costs_no_privacy_may_change(tmp_path):
+    _, _first = run(tmp_path, strategy(), steps=2, callbacks=[every_step(tmp_path / "all")])
+    used = strategy(microbatch_size=3, gradients="loop", refresh_every=4)
+    run(tmp_path, used, steps=4, checkpoint=tmp_path / "all" / "step=2.ckpt")
+    assert used.privacy.steps == 4
+
+
+@pytest.mark.parametrize("change", [{"groups": "all"}, {"subspace": "power"}, {"subspace": "random"}])
+def test_a_basis_that_does_not_fit_any_more_begins_anew(tmp_path, change):
+    run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
+    checkpoint = tmp_path / "all" / "step=2.ckpt"
+    with pytest.warns(UserWarning, match="a new one begins") if "groups" in change else nullcontext():
+        _, fit = run(tmp_path, strategy(**change), steps=4, checkpoint=checkpoint)
+    assert fit.strategy.privacy.steps == 5, "3 before, 2 after"
+
+
+def test_a_tracked_subspace_begins_anew_after_another_one(tmp_path):
+    run(tmp_path, strategy(subspace="random"), steps=2, callbacks=[every_step(tmp_path / "all")])
+    with pytest.warns(UserWarning, match="a new one begins"):
+        _, fit = run(tmp_path, strategy(), steps=4, checkpoint=tmp_path / "all" / "step=2.ckpt")
+    assert fit.global_step == 4
+
+
+def test_a_missing_ledger_is_an_error_with_an_explicit_override(tmp_path):
+    _, _first = run(tmp_path, strategy(), steps=2, callbacks=[every_step(tmp_path / "all")])
+    next((tmp_path / "privacy").glob("*.ledger")).unlink()
+    checkpoint = tmp_path / "all" / "step=2.ckpt"
+    with pytest.raises(LedgerError, match=r"of this run is missing.*trust_checkpoint=True"):
+        run(tmp_path, strategy(), checkpoint=checkpoint)
+    used = strategy(trust_checkpoint=True)
+    run(tmp_path, used, steps=3, checkpoint=checkpoint)
+    assert used.privacy.steps == 3
+
+
+def test_a_run_that_was_moved_finds_its_ledger(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    _, _first = run(old, strategy(), steps=3, callbacks=[every_step(old / "checkpoints")])
+    old.rename(new)
+    used = strategy()
+    run(tmp_path / "elsewhere", used, steps=4, checkpoint=new / "checkpoints" / "step=2.ckpt")
+    assert used.privacy.steps == 3 + 2
+
+
+def test_a_checkpoint_without_privacy_state_is_refused(tmp_path):
+    plain = trainer(tmp_path, "auto", max_steps=2, callbacks=[every_step(tmp_path / "all")], enable_checkpointing=True)
+    plain.fit(module(), loader())
+    with pytest.raises(ConfigurationError, match="has no privacy state, so its weights may know the training data"):
+        run(tmp_path, strategy(), checkpoint=tmp_path / "all" / "step=2.ckpt")
+
+
+def test_no_file_of_a_run_contains_the_sampling_secret(tmp_path, monkeypatch):
+    from lightning_gep.strategy import strategy as strategy_module
+    from tests.strategy.test_secret import found_in
+
+    secrets = []
+
+    class Watched(strategy_module.Secret):
+        def __init__(self, value=None):
+            super().__init__(value)
+            secrets.append(self)
+
+    monkeypatch.setattr(strategy_module, "Secret", Watched)
+    run(tmp_path, strategy(generator="system"), steps=3, callbacks=[every_step(tmp_path / "all")])
+    assert secrets
+    assert list(tmp_path.rglob("*.ckpt"))
+    for secret in secrets:
+        assert found_in(tmp_path, secret) == []
+
+
+def test_a_fit_on_the_weights_of_a_checkpoint_that_was_only_validated_is_refused(tmp_path):
+    run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
+    used, trained = strategy(), module()
+    fit = trainer(tmp_path, used, max_steps=1)
+    fit.validate(trained, loader(shuffle=False), ckpt_path=tmp_path / "all" / "step=3.ckpt", verbose=False)
+    with pytest.raises(ConfigurationError, match=r"weights come from a private run .* made 3 steps.*ckpt_path"):
+        fit.fit(trained, loader())
+    assert used.privacy.steps == 3
+
+
+def test_a_refused_resume_does_not_forget_what_its_weights_have_cost(tmp_path):
+    run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
+    used, trained = strategy(noise_multiplier=2.0), module()
+    fit = trainer(tmp_path, used, max_steps=5)
+    with pytest.raises(ConfigurationError, match="privacy settings differ"):
+        fit.fit(trained, loader(), ckpt_path=tmp_path / "all" / "step=3.ckpt")
+    with pytest.raises(ConfigurationError, match="privacy settings differ"):
+        fit.fit(trained, loader())
+    assert used.privacy.steps == 3
+
+
+def resumed(fit, path):
+    fit.fit(module(), loader(), ckpt_path=path)
+
+
+def validated_and_then_trained(fit, path):
+    own = module()
+    fit.validate(own, loader(), ckpt_path=path, verbose=False)
+    fit.fit(own, loader())
+
+
+@pytest.mark.parametrize(
+    ("use", "message", "begins_at"),
+    [(resumed, "privacy settings differ", 3), (validated_and_then_trained, "had made 3 steps, so a training", 0)],
+)
+def test_what_is_saved_when_a_fit_is_refused_keeps_the_account_of_its_weights(use, message, begins_at, tmp_path):
+    run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
+    saving = OnExceptionCheckpoint(tmp_path / "refused")
+    settings = {"max_steps": 5, "callbacks": [saving], "enable_checkpointing": True}
+    with pytest.raises(ConfigurationError, match=message):
+        use(trainer(tmp_path, strategy(noise_multiplier=2.0), **settings), tmp_path / "all" / "step=3.ckpt")
+    again = strategy()
+    trainer(tmp_path, again, max_steps=5).fit(module(), loader(), ckpt_path=saving.ckpt_path)
+    assert again.privacy.steps == 3 + (5 - begins_at)
+
+
+def test_a_resume_without_privacy_state_does_not_forget_weights_that_were_validated(tmp_path):
+    run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
+    used, trained = strategy(), module()
+    fit = trainer(tmp_path, used, max_steps=5)
+    fit.validate(trained, loader(), ckpt_path=tmp_path / "all" / "step=3.ckpt", verbose=False)
+    torch.save({"state_dict": module().state_dict()}, tmp_path / "public.ckpt")
+    with pytest.raises(ConfigurationError, match="has no privacy state"):
+        fit.fit(trained, loader(), ckpt_path=tmp_path / "public.ckpt")
+    with pytest.raises(ConfigurationError, match="had made 3 steps, so a training"):
+        fit.fit(trained, loader())
+
+
+def test_a_lost_ledger_does_not_become_a_new_account(tmp_path):
+    run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
+    for ledger in tmp_path.rglob("*.ledger"):
+        ledger.unlink()
+    used, trained = strategy(), module()
+    fit = trainer(tmp_path, used, max_steps=5)
+    with pytest.raises(LedgerError):
+        fit.fit(trained, loader(), ckpt_path=tmp_path / "all" / "step=3.ckpt")
+    with pytest.raises(LedgerError):
+        fit.fit(trained, loader())
+    assert used.privacy.steps == 3
+
+
+def test_a_checkpoint_of_another_run_that_was_validated_in_between_is_not_forgotten(tmp_path):
+    run(tmp_path / "other", strategy(), steps=5, callbacks=[every_step(tmp_path / "other")])
+    used, trained = strategy(), module()
+    fit = trainer(tmp_path, used, max_epochs=1, callbacks=[every_step(tmp_path / "own")], enable_checkpointing=True)
+    fit.fit(trained, loader())
+    fit.test(trained, loader(shuffle=False), ckpt_path=tmp_path / "own" / "step=2.ckpt", verbose=False)
+    fit.fit_loop.max_epochs = 2
+    fit.fit(trained, loader())
+    assert used.privacy.steps == 10, "its own checkpoint costs nothing more"
+    fit.validate(trained, loader(shuffle=False), ckpt_path=tmp_path / "other" / "step=5.ckpt", verbose=False)
+    fit.fit_loop.max_epochs = 3
+    with pytest.raises(ConfigurationError, match=r"weights come from a private run .* made 5 steps"):
+        fit.fit(trained, loader())
+
+
+def test_a_first_fit_that_failed_does_not_stand_in_the_way(tmp_path):
+    (tmp_path / "privacy").write_text("not a folder")
+    used, trained = strategy(), module()
+    fit = trainer(tmp_path, used, max_steps=2)
+    with pytest.raises(OSError, match="privacy"):
+        fit.fit(trained, loader())
+    (tmp_path / "privacy").unlink()
+    fit.fit(trained, loader())
+    assert used.privacy.steps == 2

@@ -1,0 +1,447 @@
+"""The strategy against plain Lightning training, and the signs that an update really is private."""
+
+import copy
+import math
+import os
+import subprocess
+import sys
+import textwrap
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningDataModule, Trainer
+from torch import nn
+
+from lightning_gep.errors import BudgetExhaustedError, ConfigurationError
+from lightning_gep.privacy.sampling import PoissonSampler, seeded_secret
+from lightning_gep.strategy import release_checks
+from lightning_gep.strategy.strategy import GEPStrategy
+from tests.toys import FEATURES, INF, RECORDS, Classifier, loader, public_loader, records, strategy, trainer, weights
+
+OPTIMIZERS = {
+    "sgd": lambda params: torch.optim.SGD(params, lr=0.1),
+    "momentum": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-3),
+    "adam": lambda params: torch.optim.Adam(params, lr=0.01),
+}
+SCHEDULERS = {
+    "constant": None,
+    "step": lambda optimizer: {
+        "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5),
+        "interval": "step",
+    },
+}
+NO_PRIVACY = {"noise_multiplier": 0.0, "clip_embedding": INF, "clip_residual": INF}
+
+
+def plain_training(module, steps, batch_size=12, dtype=torch.float64, clip=None):
+    """An ordinary loop on the same Poisson batches, the loss scaled by |batch|/n̄."""
+    sampler = PoissonSampler(RECORDS, batch_size, secret=seeded_secret(0), steps_per_epoch=steps)
+    configured = module.configure_optimizers()
+    optimizer = configured["optimizer"] if isinstance(configured, dict) else configured
+    scheduler = configured["lr_scheduler"]["scheduler"] if isinstance(configured, dict) else None
+    x, y = records(dtype=dtype).tensors
+    for indices in sampler:
+        optimizer.zero_grad()
+        if indices:
+            loss = nn.functional.cross_entropy(module(x[indices]), y[indices]) * len(indices) / batch_size
+            loss.backward()
+        else:
+            for p in module.parameters():
+                p.grad = torch.zeros_like(p)
+        if clip:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
+        optimizer.step()
+        if scheduler:
+            scheduler.step()
+    return module
+
+
+@pytest.mark.parametrize("mechanism", ["gep", "gp"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_without_noise_and_clipping_it_is_plain_training_on_the_same_batches(tmp_path, optimizer, scheduler, mechanism):
+    settings = {"mechanism": mechanism, **NO_PRIVACY, "clip_norm": INF, "microbatch_size": 5}
+    settings["aux_dataloader"] = public_loader(torch.float64)
+    module = Classifier(OPTIMIZERS[optimizer], SCHEDULERS[scheduler], torch.float64)
+    fit = trainer(tmp_path, strategy(**settings), max_epochs=3)
+    fit.fit(module, loader(dtype=torch.float64))
+    expected = plain_training(Classifier(OPTIMIZERS[optimizer], SCHEDULERS[scheduler], torch.float64), 15)
+    torch.testing.assert_close(weights(module), weights(expected), rtol=0, atol=1e-11)
+    assert fit.strategy.privacy.epsilon() == math.inf
+    assert fit.strategy.privacy.report()["private"] is False
+
+
+def test_gradient_clipping_of_the_trainer_still_works(tmp_path):
+    settings = {**NO_PRIVACY, "aux_dataloader": public_loader(torch.float64)}
+    module = Classifier(dtype=torch.float64)
+    trainer(tmp_path, strategy(**settings), max_epochs=3, gradient_clip_val=0.05).fit(
+        module, loader(dtype=torch.float64)
+    )
+    expected = plain_training(Classifier(dtype=torch.float64), 15, clip=0.05)
+    torch.testing.assert_close(weights(module), weights(expected), rtol=0, atol=1e-11)
+
+
+def test_empty_batches_are_steps_too(tmp_path):
+    """Batches of one expected record: a third of them are empty, and no collate function sees them."""
+
+    def collate(items):
+        assert items, "never an empty list"
+        return torch.utils.data.default_collate(items)
+
+    settings = {**NO_PRIVACY, "aux_dataloader": public_loader(torch.float64)}
+    module = Classifier(OPTIMIZERS["momentum"], dtype=torch.float64)
+    data = loader(batch_size=1, dtype=torch.float64, collate_fn=collate)
+    fit = trainer(tmp_path, strategy(**settings), max_steps=30)
+    fit.fit(module, data)
+    expected = plain_training(Classifier(OPTIMIZERS["momentum"], dtype=torch.float64), 30, batch_size=1)
+    torch.testing.assert_close(weights(module), weights(expected), rtol=0, atol=1e-11)
+    assert fit.strategy.privacy.steps == 30
+
+
+class Silent(Classifier):
+    """A loss whose gradient is zero for private records, which are all zeros, and not for public ones."""
+
+    def training_step(self, batch, batch_idx):
+        x, _ = batch
+        return (x.square().sum(1) * self(x).square().sum(1)).mean()
+
+
+def zero_loader():
+    return torch.utils.data.DataLoader([(torch.zeros(FEATURES), 0)] * RECORDS, batch_size=12)
+
+
+class Gradients(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_after_backward(self, trainer, pl_module):
+        self.seen.append(torch.cat([p.grad.reshape(-1).clone() for p in pl_module.parameters()]))
+
+
+STEPS_TO_TELL = {"gep": 300, "bgep": 700, "gp": 60}
+"""So many that the noise's mean energy is within 2 % but for five standard deviations, or more: 200 numbers a step have
+most of the energy of GEP's, and all of B-GEP's."""
+
+
+@pytest.mark.parametrize("mechanism", ["gep", "bgep", "gp"])
+@pytest.mark.parametrize("generator", ["system", "secure"])
+def test_at_zero_gradient_the_variance_is_that_of_the_noise(tmp_path, mechanism, generator):
+    spy, wide = Gradients(), 400
+
+    class Wide(Silent):
+        def __init__(self):
+            super().__init__(lambda params: torch.optim.SGD(params, lr=0.0))
+            self.hidden, self.out = nn.Linear(FEATURES, wide), nn.Linear(wide, 3)
+
+    settings = {"mechanism": mechanism, "generator": generator, "clip_embedding": 3.0, "clip_residual": 0.5, "k": 200}
+    public = public_loader(count=400)
+    anchors = {"num_anchors": 200, "refresh_every": 10_000, "aux_dataloader": public}
+    used = strategy(**settings, **anchors, noise_multiplier=2.0, clip_norm=0.7)
+    fit = trainer(tmp_path, used, callbacks=[spy], max_steps=STEPS_TO_TELL[mechanism], max_epochs=-1)
+    fit.fit(Wide(), zero_loader())
+    release, n = used.privacy.plan.release, used.privacy.plan.expected_batch_size
+    p = len(spy.seen[0])
+    k = used._basis_source.subspace.basis.dimension if mechanism != "gp" else 0
+    expected = sum(
+        part.noise_std**2 * size
+        for part, size in ((release.embedding, k), (release.residual, p - k))
+        if part is not None
+    )
+    energy = torch.stack(spy.seen).double().square().sum(1).mean() * n**2
+    assert float(energy) == pytest.approx(expected, rel=0.02)
+
+
+def accuracy(module):
+    x, y = records(600, seed=3).tensors
+    return float((module(x).argmax(1) == y).float().mean())
+
+
+def test_a_thousandfold_noise_does_not_learn_what_no_noise_learns(tmp_path):
+    results = {}
+    for noise in (0.0, 1000.0):
+        module = Classifier()
+        fit = trainer(tmp_path, strategy(noise_multiplier=noise), max_epochs=40)
+        fit.fit(module, loader())
+        results[noise] = accuracy(module)
+    assert results[0.0] >= 0.8
+    assert results[1000.0] < 0.6
+
+
+@pytest.mark.parametrize("mechanism", ["gep", "gp"])
+def test_clipping_to_almost_nothing_freezes_the_weights(tmp_path, mechanism):
+    module, tiny = Classifier(), 1e-9
+    before = weights(module)
+    settings = {"clip_embedding": tiny, "clip_residual": tiny, "clip_norm": tiny, "mechanism": mechanism}
+    trainer(tmp_path, strategy(noise_multiplier=1.0, **settings), max_epochs=5).fit(module, loader())
+    assert float((weights(module) - before).abs().max()) < 1e-6
+
+
+class WritesLater(Classifier):
+    """From the third step on it writes what it sees, in a way that autograd does not."""
+
+    def __init__(self, name, least_records=1):
+        super().__init__()
+        self.name, self.least_records = name, least_records
+        self.register_buffer("mean", torch.zeros(FEATURES))
+        self.frozen = nn.Parameter(torch.zeros(FEATURES), requires_grad=False)
+
+    def training_step(self, batch, batch_idx):
+        if self.global_step >= 2 and len(batch[0]) >= self.least_records:
+            attrgetter(self.name)(self).data.copy_(batch[0].mean(0))
+        return super().training_step(batch, batch_idx)
+
+
+class WeightsAtStepStart(Callback):
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.seen = copy.deepcopy(pl_module.state_dict())
+
+
+def refused_at_the_third_step(tmp_path, monkeypatch, module, **settings):
+    """The refusal leaves parameters and buffers as they were when the step began."""
+    # The check on public records that chance decides on would refuse it too, in other words, if it came to this step.
+    monkeypatch.setattr(release_checks.secrets, "randbelow", lambda steps: 0)
+    used, start = strategy(**settings), WeightsAtStepStart()
+    message = rf"training_step changes {module.name}: .* released without noise"
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(tmp_path, used, callbacks=[start]).fit(module, loader())
+    torch.testing.assert_close(dict(module.state_dict()), dict(start.seen), rtol=0, atol=0)
+    return used.privacy.steps
+
+
+@pytest.mark.parametrize("name", ["mean", "frozen", "hidden.weight"])
+@pytest.mark.parametrize(("gradients", "mechanism"), [("hooks", "gp"), ("hooks", "gep"), ("loop", "gp")])
+def test_a_step_that_writes_to_parameters_or_buffers_releases_nothing(
+    tmp_path, monkeypatch, name, gradients, mechanism
+):
+    settings = {"gradients": gradients, "mechanism": mechanism, "microbatch_size": 4}
+    assert refused_at_the_third_step(tmp_path, monkeypatch, WritesLater(name), **settings) == 2
+
+
+def test_a_pass_for_logging_that_writes_to_buffers_moves_no_weights(tmp_path, monkeypatch):
+    """It sees the batch as a whole, where gradients are those of records alone."""
+    module = WritesLater("mean", least_records=2)
+    assert refused_at_the_third_step(tmp_path, monkeypatch, module, log_nonprivate=True) == 3
+
+
+def test_epsilon_is_calibrated_to_the_run_and_a_second_fit_continues_the_count(tmp_path):
+    used = strategy(epsilon=5.0)
+    fit = trainer(tmp_path, used, max_epochs=2)
+    fit.fit(Classifier(), loader())
+    assert used.privacy.steps == 10
+    assert 4.9 < used.privacy.accounted_epsilon() <= 5.0
+    fit.fit_loop.max_epochs = 4
+    with pytest.raises(BudgetExhaustedError, match="after 10 steps"):
+        fit.fit(Classifier(), loader())
+    assert used.privacy.steps == 10
+
+
+def test_delta_is_the_largest_power_of_ten_below_one_over_n(tmp_path):
+    fit = trainer(tmp_path, strategy(delta=None), max_steps=1)
+    fit.fit(Classifier(), loader())
+    assert fit.strategy.privacy.delta == 0.01
+
+
+def test_max_steps_and_limits_are_planned_for(tmp_path):
+    for settings, planned in (
+        ({"max_steps": 7, "max_epochs": -1}, 7),
+        ({"max_epochs": 3, "limit_train_batches": 2}, 6),
+        ({"max_epochs": 2, "limit_train_batches": 0.4}, 4),
+        ({"max_epochs": 2, "max_steps": 3}, 3),
+    ):
+        fit = trainer(tmp_path, strategy(), **settings)
+        fit.fit(Classifier(), loader())
+        assert fit.strategy.privacy.plan.planned_steps == planned == fit.strategy.privacy.steps
+
+
+def test_validate_test_and_predict_cost_nothing(tmp_path):
+    fit = trainer(tmp_path, strategy(), max_steps=4)
+    module = Classifier()
+    fit.fit(module, loader(), loader(shuffle=False))
+    spent = fit.strategy.privacy.report()
+    assert "val/accuracy" in fit.validate(module, loader(shuffle=False), verbose=False)[0]
+    fit.test(module, loader(shuffle=False), verbose=False)
+    assert len(fit.predict(module, loader(shuffle=False))) == 5
+    assert fit.strategy.privacy.report() == spent
+    alone = trainer(tmp_path, strategy())
+    alone.validate(Classifier(), loader(shuffle=False), verbose=False)
+    assert alone.strategy.privacy is None
+
+
+class WithPublicData(LightningDataModule):
+    def train_dataloader(self):
+        return loader()
+
+    def aux_dataloader(self):
+        return public_loader()
+
+
+def test_public_data_comes_from_the_datamodule_or_the_module(tmp_path):
+    used = GEPStrategy(noise_multiplier=1.0, k=5, accountant="rdp")
+    trainer(tmp_path, used, max_steps=2).fit(Classifier(), WithPublicData())
+    assert used.privacy.steps == 2
+
+    class Module(Classifier):
+        def aux_dataloader(self):
+            return public_loader()
+
+    trainer(tmp_path, GEPStrategy(noise_multiplier=1.0, k=5), max_steps=2).fit(Module(), loader())
+
+
+def test_it_is_registered_under_a_name(tmp_path):
+    fit = trainer(tmp_path, "gep", max_epochs=2)
+    fit.fit(Classifier(), WithPublicData())
+    assert fit.strategy.privacy.plan.target_epsilon == 8.0
+    assert fit.strategy.privacy.epsilon() <= 8.0
+
+
+def test_thresholds_and_k_are_chosen_on_public_data_and_recorded(tmp_path):
+    used = strategy(k="auto", clip_embedding="auto", clip_residual="auto")
+    trainer(tmp_path, used, max_steps=2).fit(Classifier(), loader())
+    chosen = used._chosen
+    assert 1 <= chosen.k <= 53
+    assert used.privacy.plan.release.embedding.clip == chosen.clip_embedding > 0
+    assert used.privacy.plan.release.residual.clip == chosen.clip_residual > 0
+
+
+@pytest.mark.parametrize("subspace", ["tracked", "power", "random"])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
+def test_every_subspace_and_precision_trains(tmp_path, subspace, precision):
+    module = Classifier()
+    fit = trainer(tmp_path, strategy(subspace=subspace, refresh_every=2), max_steps=5, precision=precision)
+    fit.fit(module, loader())
+    assert torch.isfinite(weights(module)).all()
+    assert fit.strategy.privacy.steps == 5
+
+
+def test_workers_do_not_change_the_draws(tmp_path):
+    results = []
+    for workers in (0, 2):
+        module = Classifier()
+        data = loader(num_workers=workers, persistent_workers=bool(workers))
+        trainer(tmp_path, strategy(), max_epochs=3).fit(module, data)
+        results.append(weights(module))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+def test_nothing_repeats_because_of_seed_everything(tmp_path):
+    from lightning.pytorch import seed_everything
+
+    results = []
+    for _ in range(2):
+        seed_everything(3)
+        module = Classifier()
+        trainer(tmp_path, strategy(generator="system"), max_steps=3).fit(module, loader())
+        results.append(weights(module))
+    assert not torch.equal(*results)
+
+
+TWO_PROCESSES = """
+import os, sys
+import torch
+from tests.toys import Classifier, loader, strategy, trainer, weights
+
+devices, out = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+if __name__ == "__main__":
+    module = Classifier(lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9))
+    if os.environ.get("LOCAL_RANK") == "1":  # as where nothing is seeded: the first process has the weights that count
+        for parameter in module.parameters():
+            torch.nn.init.ones_(parameter)
+    used = strategy(refresh_every=2)
+    fit = trainer(out, used, max_epochs=4, devices=devices)
+    fit.fit(module, loader(batch_size=12 // devices))
+    if fit.is_global_zero:
+        torch.save({"weights": weights(module), "report": used.privacy.report()}, out + "/result.pt")
+"""
+
+
+def test_two_processes_give_the_weights_and_epsilon_of_one(tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text(TWO_PROCESSES)
+    results = []
+    for devices in (1, 2):
+        out = tmp_path / str(devices)
+        out.mkdir()
+        root = str(Path(__file__).parents[2])
+        done = subprocess.run(
+            [sys.executable, script, str(devices), out],
+            env={**os.environ, "PYTHONPATH": root},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        results.append(torch.load(out / "result.pt", weights_only=True))
+    one, two = results
+    torch.testing.assert_close(one["weights"], two["weights"], rtol=0, atol=1e-6)
+    assert one["report"] == two["report"]
+    assert len(list((tmp_path / "2" / "privacy").glob("*.ledger"))) == 1
+
+
+def test_it_runs_in_a_notebook(tmp_path):
+    """Lightning decides by sys.ps1 when it is imported, and refuses strategies that start scripts."""
+    script = textwrap.dedent(
+        """
+        import sys
+        sys.ps1 = ">>> "
+        from tests.toys import Classifier, loader, strategy, trainer
+        from lightning.pytorch.strategies import DDPStrategy
+        from lightning.pytorch import Trainer
+        fit = trainer(sys.argv[1], strategy(), max_steps=2, devices=1)
+        fit.fit(Classifier(), loader())
+        assert fit.strategy.privacy.steps == 2
+        try:
+            Trainer(strategy=DDPStrategy(), devices=1, accelerator="cpu", logger=False)
+        except Exception as error:
+            assert "interactive" in str(error)
+        else:
+            raise SystemExit("a bare DDPStrategy should have been refused")
+        """
+    )
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_it_is_accepted_on_a_mac(monkeypatch):
+    """There accelerator='auto' is Apple's, on which Lightning refuses every strategy that is a parallel one."""
+    from lightning.pytorch.accelerators.mps import MPSAccelerator
+    from lightning.pytorch.strategies import DDPStrategy
+
+    monkeypatch.setattr(MPSAccelerator, "is_available", staticmethod(lambda: True))
+    monkeypatch.setattr(MPSAccelerator, "parse_devices", staticmethod(lambda devices: [0]))
+    for accelerator in ("auto", "mps"):
+        made = Trainer(strategy=strategy(mechanism="gp"), accelerator=accelerator, devices=1, logger=False)
+    assert made.strategy.root_device.type == "mps"
+    with pytest.raises(ValueError, match="not supported on the MPS"):
+        Trainer(strategy=DDPStrategy(), accelerator="auto", devices=1, logger=False)
+
+
+def test_lightning_cli_takes_it(tmp_path):
+    from lightning.pytorch.cli import LightningCLI
+
+    arguments = {
+        "trainer": {
+            "strategy": {
+                "class_path": "lightning_gep.strategy.strategy.GEPStrategy",
+                "init_args": {"noise_multiplier": 1.0, "k": 5, "accountant": "rdp"},
+            },
+            "max_steps": 2,
+            "accelerator": "cpu",
+            "logger": False,
+            "enable_checkpointing": False,
+            "default_root_dir": str(tmp_path),
+        }
+    }
+    cli = LightningCLI(
+        CliModule, WithPublicData, args={"fit": arguments, "subcommand": "fit"}, save_config_callback=None
+    )
+    assert cli.trainer.strategy.privacy.steps == 2
+
+
+class CliModule(Classifier):
+    def __init__(self):
+        super().__init__()

@@ -1,0 +1,378 @@
+"""What training_step keeps of private records reaches nothing that is saved, logged or decides.
+
+Two fits differ in their private records alone: their weights do not move, so all that they leave has to be the same.
+"""
+
+from typing import ClassVar
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger
+from torch import nn
+from torch.nn.utils import spectral_norm as spectral_norm_by_hook
+from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils.data import DataLoader
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassAccuracy
+
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.functional import FunctionalGradients
+from lightning_gep.gradients.loop import LoopGradients
+from lightning_gep.gradients.snapshot import Snapshot
+from tests.strategy.test_strategy import plain_training
+from tests.toys import (
+    CLASSES,
+    FEATURES,
+    INF,
+    RECORDS,
+    Classifier,
+    loader,
+    public_loader,
+    records,
+    strategy,
+    trainer,
+    weights,
+)
+
+EVERY_WAY = ["functional", "hooks", "loop"]
+
+
+class Still(torch.optim.SGD):
+    """Moves nothing."""
+
+    def step(self, closure=None):
+        return closure()
+
+
+def still(parameters):
+    return Still(parameters, lr=0.1)
+
+
+class Keeping(Classifier):
+    def __init__(self):
+        super().__init__(still)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = nn.functional.cross_entropy(self(x), y)
+        self.keep(x, loss)
+        return loss
+
+
+class Queue(Keeping):
+    """As in MoCo."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("queue", torch.zeros(16, FEATURES))
+
+    def keep(self, x, loss):
+        self._keys = x
+
+    def on_train_batch_end(self, *_):
+        self.queue.copy_(torch.cat([self._keys.detach(), self.queue])[: len(self.queue)])
+
+
+class Centre(Keeping):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(FEATURES))
+
+    def keep(self, x, loss):
+        self.mean = x.mean(0)
+
+    def on_train_batch_end(self, *_):
+        self.centre.lerp_(self.mean, 0.1)
+
+
+class Rate(Keeping):
+    def keep(self, x, loss):
+        self.last = loss
+
+    def on_train_batch_end(self, *_):
+        for group in self.optimizers().param_groups:
+            group["lr"] = self.last.item()
+
+
+class RateInside(Keeping):
+    def keep(self, x, loss):
+        for group in self.optimizers().param_groups:
+            group["lr"] = loss.detach()
+
+
+class Best(Keeping):
+    def __init__(self):
+        super().__init__()
+        self.save_hyperparameters({"best": torch.zeros(())})
+
+    def keep(self, x, loss):
+        self.hparams.best = loss.detach()
+
+
+class Losses(Keeping):
+    def __init__(self):
+        super().__init__()
+        self._losses = []
+
+    def keep(self, x, loss):
+        self._losses.append(loss.detach())
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["losses"] = torch.stack(self._losses)
+
+
+class OneMetric(Keeping):
+    """For training and validation."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = MeanMetric()
+
+    def keep(self, x, loss):
+        self.mean.update(loss.detach())
+
+    def validation_step(self, batch, batch_idx):
+        self.mean.update(nn.functional.cross_entropy(self(batch[0]), batch[1]))
+
+    def on_validation_epoch_end(self):
+        self.log("val/loss", self.mean.compute())
+
+
+class NormInAList(Keeping):
+    def __init__(self):
+        super().__init__()
+        self.norms = [nn.BatchNorm1d(FEATURES)]
+
+    def keep(self, x, loss):
+        self.norms[0](x.detach().repeat(2, 1))
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["mean"] = self.norms[0].running_mean.clone()
+
+
+class Stops(Keeping):
+    def keep(self, x, loss):
+        self.trainer.callback_metrics["loss"] = loss.detach()
+
+
+class SharedByClass(Keeping):
+    losses: ClassVar = []
+
+    def keep(self, x, loss):
+        self.losses.append(loss.detach())
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["losses"] = torch.stack(self.losses[-5:])
+
+
+class SavesInputs(Callback):
+    def __init__(self):
+        self.inputs = []
+
+    def on_fit_start(self, trainer, pl_module):
+        pl_module.hidden.register_forward_hook(lambda layer, inputs, output: self.inputs.append(inputs[0].detach()))
+
+    def state_dict(self):
+        return {"inputs": torch.cat(self.inputs)}
+
+
+class Silent(Keeping):
+    def keep(self, x, loss):
+        pass
+
+
+def left_by(directory, module, data, gradients, callbacks=(), **settings):
+    """All that a fit saves and logs."""
+    fit = trainer(
+        directory,
+        strategy(mechanism="gp", gradients=gradients, aux_dataloader=public_loader, **settings),
+        max_epochs=1,
+        callbacks=[made() for made in callbacks],
+        logger=CSVLogger(directory),
+    )
+    torch.manual_seed(3)
+    fit.fit(module(), loader(seed=data), loader(seed=5, shuffle=False))
+    fit.save_checkpoint(directory / "all.ckpt")
+    saved = torch.load(directory / "all.ckpt", weights_only=False)
+    kept = {"state_dict", "optimizer_states", "hyper_parameters", "callbacks", "losses", "mean"}
+    return {name: saved[name] for name in kept & saved.keys()} | {"logged": dict(fit.callback_metrics)}
+
+
+EXAMPLES = [
+    *((module, ()) for module in (Queue, Centre, Rate, RateInside, Best, Losses, OneMetric, NormInAList)),
+    *((module, ()) for module in (Stops, SharedByClass)),
+    (Silent, (SavesInputs,)),
+]
+
+
+@pytest.mark.parametrize(("module", "callbacks"), EXAMPLES, ids=lambda value: getattr(value, "__name__", ""))
+def test_nothing_of_private_records_is_left(tmp_path, module, callbacks):
+    one, other = (left_by(tmp_path / str(data), module, data, "auto", callbacks) for data in (1, 2))
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+class Collects(Classifier):
+    """The usual pattern: a list that a later hook empties, and a count that is no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses, self.calls, self.means = [], 0, []
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.losses.append(loss.detach())
+        self.calls += 1
+        return loss
+
+    def on_train_epoch_end(self):
+        self.means.append(torch.stack(self.losses).mean())
+        self.losses.clear()
+
+
+@pytest.mark.parametrize("gradients", EVERY_WAY)
+def test_hooks_find_what_training_step_keeps_once_for_every_step(tmp_path, gradients):
+    module = Collects()
+    trainer(tmp_path, strategy(gradients=gradients, mechanism="gp", microbatch_size=4), max_epochs=2).fit(
+        module, loader()
+    )
+    assert module.calls == 10
+    assert len(module.means) == 2
+
+
+class Counts(Classifier):
+    """The loss depends on the count: all records of a step must meet the same."""
+
+    def __init__(self, count_records=False):
+        super().__init__(dtype=torch.float64)
+        self.count_records = count_records
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def training_step(self, batch, batch_idx):
+        self.steps += len(batch[0]) if self.count_records else 1
+        return super().training_step(batch, batch_idx) * self.steps
+
+
+NO_NOISE = {
+    "mechanism": "gp",
+    "noise_multiplier": 0.0,
+    "clip_norm": INF,
+    "microbatch_size": 5,
+    "aux_dataloader": lambda: public_loader(torch.float64),
+}
+
+
+@pytest.mark.parametrize("gradients", EVERY_WAY)
+def test_a_buffer_that_counts_steps_goes_up_by_one_a_step(tmp_path, gradients):
+    module = Counts()
+    trainer(tmp_path, strategy(gradients=gradients, **NO_NOISE), max_epochs=3).fit(module, loader(dtype=torch.float64))
+    assert module.steps == 15
+    # A loss that is multiplied by the count is a learning rate that is.
+    expected = Classifier(
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        lambda optimizer: {"scheduler": torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step + 1)},
+        torch.float64,
+    )
+    torch.testing.assert_close(weights(module), weights(plain_training(expected, 15)), rtol=0, atol=1e-10)
+
+
+def test_a_buffer_that_counts_records_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"training_step changes steps: .*a count of steps, may stay"):
+        trainer(tmp_path, strategy(**NO_NOISE)).fit(Counts(count_records=True), loader(dtype=torch.float64))
+
+
+@pytest.mark.parametrize("gradients", ["functional", "loop"])
+@pytest.mark.parametrize("normed", [spectral_norm, spectral_norm_by_hook])
+def test_spectral_norm_is_that_of_plain_training(tmp_path, normed, gradients):
+    module, expected = Classifier(dtype=torch.float64), Classifier(dtype=torch.float64)
+    for made in (module, expected):
+        torch.manual_seed(4)
+        normed(made.hidden)
+    trainer(tmp_path, strategy(gradients=gradients, **NO_NOISE), max_epochs=3).fit(module, loader(dtype=torch.float64))
+    expected = plain_training(expected, 15)
+    torch.testing.assert_close(dict(module.state_dict()), dict(expected.state_dict()), rtol=0, atol=1e-11)
+
+
+class WithAccuracy(Classifier):
+    def __init__(self):
+        super().__init__(still)
+        self.accuracy = MulticlassAccuracy(CLASSES, average="micro")
+
+    def training_step(self, batch, batch_idx):
+        self.accuracy(self(batch[0]), batch[1])
+        self.log("accuracy", self.accuracy, on_step=False, on_epoch=True)
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+
+def test_a_metric_that_is_logged_without_protection_is_that_of_the_private_records(tmp_path):
+    module = WithAccuracy()
+    fit = trainer(tmp_path, strategy(mechanism="gp", log_nonprivate=True), max_epochs=1)
+    fit.fit(module, loader(batch_size=RECORDS))
+    x, y = records().tensors
+    torch.testing.assert_close(fit.callback_metrics["nonprivate/accuracy"], (module(x).argmax(1) == y).float().mean())
+    assert module.accuracy._update_count <= 1
+
+
+class Adds(Classifier):
+    total = 0.0
+
+    def training_step(self, batch, batch_idx=0):
+        loss = super().training_step(batch, batch_idx)
+        self.total = self.total + loss.detach()
+        return loss
+
+
+def test_no_piece_of_a_microbatch_meets_what_was_kept_of_another():
+    """A tensor that was kept under vmap cannot be read under the next."""
+    module = Adds()
+    gradients = FunctionalGradients(module, module.training_step, ParameterGroups.from_module(module))
+    batch = records(7).tensors
+    module.log = lambda *_: None
+    expected = gradients(batch, pieces_of=None, put_back=Snapshot(module).put_back)
+    rows = gradients(batch, pieces_of=2, put_back=Snapshot(module).put_back)
+    torch.testing.assert_close(rows, expected)
+    assert module.total == 0.0
+
+
+class Remembers(Classifier):
+    """A record weighs as much as the loss of the one before it."""
+
+    before = 1.0
+
+    def training_step(self, batch, batch_idx=0):
+        loss = super().training_step(batch, batch_idx)
+        weighted, self.before = loss * self.before, float(loss)
+        return weighted
+
+
+def test_in_a_loop_no_record_meets_what_was_kept_of_another():
+    module = Remembers()
+    gradients = LoopGradients(module, module.training_step, ParameterGroups.from_module(module))
+    x, y = records(5).tensors
+    module.log = lambda *_: None
+    put_back = Snapshot(module).put_back
+    alone = torch.cat([gradients((x[i : i + 1], y[i : i + 1]), put_back=put_back) for i in range(5)])
+    torch.testing.assert_close(gradients((x, y), pieces_of=4, put_back=put_back), alone, rtol=0, atol=0)
+    assert not torch.equal(gradients((x, y)), alone), "without it they do"
+
+
+class Texts(Keeping):
+    """Records of which the strategy can make up none."""
+
+    def keep(self, x, loss):
+        self.last = x
+
+    def training_step(self, batch, batch_idx):
+        x, y, names = batch
+        self.names = names
+        return super().training_step((x, y), batch_idx)
+
+
+def test_where_no_records_can_be_made_up_nothing_is_kept(tmp_path):
+    x, y = records().tensors
+    data = [(a, b, f"patient {i}") for i, (a, b) in enumerate(zip(x, y, strict=True))]
+    module = Texts()
+    trainer(tmp_path, strategy(mechanism="gp"), max_epochs=1).fit(module, DataLoader(data, batch_size=12, shuffle=True))
+    assert not hasattr(module, "names")
+    assert not hasattr(module, "last")
