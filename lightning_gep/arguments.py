@@ -1,4 +1,4 @@
-"""Small checks of single values, so that every bad argument is reported in the same words."""
+"""Checks of single arguments, so that every bad value is reported in the same words."""
 
 import math
 from collections.abc import Iterable
@@ -24,21 +24,23 @@ def not_negative(name: str, value: float, fix: str) -> float:
 def positive_integer(name: str, value: int, fix: str) -> int:
     """`value` as an int, if it is a whole number above 0."""
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ConfigurationError(f"{name} must be a whole number above 0, but it is {value!r}. {fix}")
+        raise ConfigurationError(f"{name} must be a whole number above 0, but it is {value!r}. {fix}", setting=name)
     return value
 
 
 def whole_number(name: str, value: int, fix: str = "Use 0.") -> int:
     """`value` as an int, if it is a whole number that is 0 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigurationError(f"{name} must be a whole number that is 0 or more, but it is {value!r}. {fix}")
+        raise ConfigurationError(
+            f"{name} must be a whole number that is 0 or more, but it is {value!r}. {fix}", setting=name
+        )
     return value
 
 
-def truth_value(name: str, value: bool) -> bool:
-    """`value`, if it is a truth value: on a command line `no` and `off` are words, and a word counts as true."""
+def boolean(name: str, value: bool) -> bool:
+    """`value`, if it is a boolean. A string such as "no" from a command line would count as true."""
     if not isinstance(value, bool):
-        raise ConfigurationError(f"{name} must be true or false, but it is {value!r}. Use false.")
+        raise ConfigurationError(f"{name} must be true or false, but it is {value!r}. Use false.", setting=name)
     return value
 
 
@@ -47,7 +49,7 @@ def one_of(name: str, value: str, choices: Iterable[str]) -> str:
     choices = tuple(choices)
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
-        raise ConfigurationError(f"{name}={value!r} is not known. Choose one of {listed}.")
+        raise ConfigurationError(f"{name}={value!r} is not known. Choose one of {listed}.", setting=name)
     return value
 
 
@@ -56,5 +58,5 @@ def _number(name: str, value: float, fix: str, *, lowest_excluded: float, finite
     if not usable or value <= lowest_excluded or (finite and math.isinf(value)):
         bound = "above 0" if lowest_excluded == 0.0 else "0 or more"
         kind = "a finite number" if finite else "a number"
-        raise ConfigurationError(f"{name} must be {kind} {bound}, but it is {value!r}. {fix}")
+        raise ConfigurationError(f"{name} must be {kind} {bound}, but it is {value!r}. {fix}", setting=name)
     return float(value)

@@ -5,7 +5,20 @@ NOT_IN_DIRECTORY = "is not in directory="
 
 
 class ConfigurationError(ValueError):
-    """A setting that cannot work; raised before any private record is read."""
+    """A setting that cannot work; raised before any private record is read.
+
+    Args:
+        message: What is wrong, which value, and what to do instead.
+        setting: The argument it is about, so that a command can name the matching configuration key.
+    """
+
+    def __init__(self, message: str, *, setting: str | None = None) -> None:
+        super().__init__(message)
+        self.setting = setting
+
+
+class MissingDataError(ConfigurationError):
+    """A data file that a run needs is not there."""
 
 
 class BudgetExhaustedError(RuntimeError):

@@ -22,7 +22,7 @@ from lightning_gep.algorithm.noise import NoNoise, make_noise
 from lightning_gep.algorithm.statistics import BatchStatistics
 from lightning_gep.algorithm.subspace import BasisSource, NoSubspace
 from lightning_gep.algorithm.thresholds import Thresholds
-from lightning_gep.arguments import truth_value
+from lightning_gep.arguments import boolean
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.fresh_randomness import renew_random_states
 from lightning_gep.gradients.heap import keep_freed_memory
@@ -145,8 +145,8 @@ class GEPStrategy(AccountedStrategy):
             gradients=gradients,
             aux_dataloader=aux_dataloader,
         )
-        self.log_nonprivate = truth_value("log_nonprivate", log_nonprivate)
-        self.trust_checkpoint = truth_value("trust_checkpoint", trust_checkpoint)
+        self.log_nonprivate = boolean("log_nonprivate", log_nonprivate)
+        self.trust_checkpoint = boolean("trust_checkpoint", trust_checkpoint)
         self._training_data: Dataset[Any] | None = None
         self._validated_before: list[object] = []
         self._public_records: PublicRecords | None = None

@@ -5,7 +5,7 @@ from typing import Any
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from lightning_gep.arguments import positive_integer, truth_value, whole_number
+from lightning_gep.arguments import positive_integer, boolean, whole_number
 from lightning_gep.errors import ConfigurationError
 from recipes.data.image_sets import image_set
 from recipes.data.loaders import make_loader
@@ -57,7 +57,7 @@ class ImageDataModule(LightningDataModule):
         whole_number("reserved_test_size", reserved_test_size, "Use 0 to test on all records.")
         whole_number("num_workers", num_workers)
         whole_number("seed", seed)
-        if truth_value("extra", extra) and "extra" not in self.image_set.parts:
+        if boolean("extra", extra) and "extra" not in self.image_set.parts:
             raise ConfigurationError(f"extra={extra}, but {self.image_set.title} has no extra images. Use extra=false.")
         self.store = Store.at(directory, cache_directory, download)
         self.train_parts = ("train", "extra") if extra else ("train",)

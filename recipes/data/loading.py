@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_gep.arguments import truth_value
+from lightning_gep.arguments import boolean
 from lightning_gep.errors import ConfigurationError
 from recipes.data.cache import ArrayCache, Arrays
 from recipes.data.download import download
@@ -27,7 +27,7 @@ class Store:
     @classmethod
     def at(cls, directory: str, cache_directory: str | None, download: bool) -> "Store":
         """From settings; the cache is below the directory unless it is somewhere else."""
-        truth_value("download", download)
+        boolean("download", download)
         for name, value in {"directory": directory, "cache_directory": cache_directory or directory}.items():
             if not isinstance(value, str) or not value:
                 raise ConfigurationError(f"{name} must be a path, but it is {value!r}. Use e.g. data.")

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lightning_gep.arguments import one_of, positive_integer, truth_value
+from lightning_gep.arguments import one_of, positive_integer, boolean
 from recipes.models.inputs import check_inputs
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
@@ -40,8 +40,8 @@ class MnistCNN(nn.Module):
         positive_integer("num_classes", num_classes, "It is the number of classes, e.g. 10.")
         Activation = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
         one_of("filters", filters, FILTERS)
-        truth_value("group_norm", group_norm)
-        self.normalise = truth_value("normalise", normalise)
+        boolean("group_norm", group_norm)
+        self.normalise = boolean("normalise", normalise)
         first, second = nn.Conv2d(1, 16, 8, stride=2, padding=3), nn.Conv2d(16, 32, 4, stride=2)
         if filters == "gabor":
             _begin_with_gabor_filters(first)

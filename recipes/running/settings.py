@@ -38,10 +38,11 @@ def settings_of(run: Run, extra: Sequence[str] = ()) -> Settings:
 
 
 def without_machine(settings: Any) -> Any:
-    """The same without paths."""
+    """The settings without paths, and classes by their bare names: moving a module does not change what a run does."""
     if not isinstance(settings, dict):
         return settings
-    return {key: without_machine(value) for key, value in settings.items() if key not in MACHINE_ONLY}
+    kept = {key: without_machine(value) for key, value in settings.items() if key not in MACHINE_ONLY}
+    return {key: value.rpartition(".")[2] if key == "_target_" else value for key, value in kept.items()}
 
 
 def run_directory(parent: Path, run: Run, settings: Settings) -> Path:

@@ -625,6 +625,6 @@ def test_a_backward_of_its_own_could_add_gradients_without_noise(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["log_nonprivate", "trust_checkpoint"])
-def test_a_word_is_not_taken_for_a_truth_value(name):
+def test_a_word_is_not_taken_for_a_boolean(name):
     with pytest.raises(ConfigurationError, match=f"{name} must be true or false, but it is 'off'"):
         strategy(**{name: "off"})
