@@ -10,6 +10,7 @@ class ConfigurationError(ValueError):
     Args:
         message: What is wrong, which value, and what to do instead.
         setting: The argument it is about, so that a command can name the matching configuration key.
+
     """
 
     def __init__(self, message: str, *, setting: str | None = None) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from lightning_gep.arguments import positive_integer, boolean, whole_number
+from lightning_gep.arguments import boolean, positive_integer, whole_number
 from lightning_gep.errors import ConfigurationError
 from recipes.data.image_sets import image_set
 from recipes.data.loaders import make_loader

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lightning_gep.arguments import one_of, positive_integer, boolean
+from lightning_gep.arguments import boolean, one_of, positive_integer
 from recipes.models.inputs import check_inputs
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
