@@ -32,3 +32,22 @@ class LedgerError(RuntimeError):
 
 class PrivateRecordError(RuntimeError):
     """An error of the user's code on private records. Its message is withheld: it may hold their values."""
+
+
+def missing_extra(extra: str, what: str) -> ConfigurationError:
+    """The error for an optional package that is not installed, with the command that installs it.
+
+    Args:
+        extra: The extra of this package that brings what is missing: `report`, `wandb`, `cli`, …
+        what: What was asked for and cannot work without it, at the start of the sentence.
+
+    Example:
+        ```python
+        try:
+            import plotly
+        except ImportError:
+            raise missing_extra("report", "gep-report") from None
+        ```
+
+    """
+    return ConfigurationError(f"{what} needs an extra. Install it with pip install 'lightning-gep[{extra}]'.")
