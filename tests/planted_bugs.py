@@ -69,8 +69,8 @@ BUGS = (
         1,
         "every 50th release has the raw gradient in it",
         "algorithm/gep.py",
-        "sums.add(G, B, release, rows_at_once)",
-        "sums.add(G, B, release, rows_at_once)\n        sums.gradient += G.double().sum(0) if step % 50 == 49 else 0.0",
+        "sums.add(G, B, release, microbatch_size)",
+        "sums.add(G, B, release, microbatch_size)\n        sums.gradient += G.double().sum(0) * (step % 50 == 49)",
         ("test_audit.py::test_a_canary_shows_as_much_as_is_claimed_and_no_more",),
     ),
     Bug(
@@ -178,9 +178,9 @@ BUGS = (
     Bug(
         5,
         "a gradient that is not finite is multiplied by zero, and 0·NaN is NaN: the record ends the training",
-        "algorithm/gep.py",
-        "torch.where(used[:, None], strip, 0.0)",
-        "strip * used[:, None]",
+        "algorithm/linalg.py",
+        "torch.where(used[:, None], block, 0.0)",
+        "block * used[:, None]",
         ("algorithm/test_gep.py::test_a_record_that_is_not_finite_is_as_if_it_were_not_there",),
     ),
     Bug(

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_gep.algorithm.linalg import gram, spectral_defect
-from lightning_gep.algorithm.strips import strips_in_float64
+from lightning_gep.algorithm.linalg import column_blocks, gram, spectral_defect
 from lightning_gep.errors import ConfigurationError
 
-STRIP = 512
-"""Columns multiplied at a time in the gradients' own precision; the strips' products are added in float64."""
+PRODUCT_LENGTH = 512
+"""Columns multiplied at a time in the gradients' own precision; these partial products are added in float64."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Basis:
     """B of the paper, one block per parameter group (kᵢ × pᵢ); an embedding is the concatenation over the groups.
 
     `defect` is τ ≥ ‖BBᵀ−I‖₂, measured in float64: the rows are orthonormal only up to rounding, and clipping has to
-    know how far.
+    account for that.
     """
 
     blocks: tuple[Tensor, ...]
@@ -73,8 +72,10 @@ class Basis:
                 embedding = gradients.new_zeros(len(gradients), len(block), dtype=torch.float64)
                 product = gradients.new_empty(len(gradients), len(block))
                 if len(block):
-                    for strip, basis_strip in zip(columns.split(STRIP, dim=1), block.split(STRIP, dim=1), strict=True):
-                        embedding += torch.mm(strip, basis_strip.T, out=product)
+                    for own, rows in zip(
+                        columns.split(PRODUCT_LENGTH, dim=1), block.split(PRODUCT_LENGTH, dim=1), strict=True
+                    ):
+                        embedding += torch.mm(own, rows.T, out=product)
                 embeddings.append(embedding)
             return torch.cat(embeddings, dim=1)
 
@@ -82,14 +83,14 @@ class Basis:
         """A bound on the norm of each row's rounding error in `embed`, given the rows' norms.
 
         A dot product of length L is off by at most γ_L·|g|·|b|, γ_L = Lu/(1−Lu), in any order of summation (Higham
-        2002, section 3.1), so an embedding coordinate by γ_L‖g‖‖b‖ for strips of length L, and kᵢ coordinates by √kᵢ
-        times that. Products that underflow lose at most the smallest normal number each.
+        2002, section 3.1), so an embedding coordinate by γ_L‖g‖‖b‖ for partial products of length L, and kᵢ
+        coordinates by √kᵢ times that. A product that underflows loses at most the smallest normal number.
         """
         info = torch.finfo(self.blocks[0].dtype)
-        length = min(STRIP, max(self.sizes))
+        length = min(PRODUCT_LENGTH, max(self.sizes))
         unit = info.eps / 2
         gamma = length * unit / (1 - length * unit)
-        float64 = 2 * (self.num_parameters / STRIP + 1) * torch.finfo(torch.float64).eps
+        float64 = 2 * (self.num_parameters / PRODUCT_LENGTH + 1) * torch.finfo(torch.float64).eps
         root = (max(self.dimensions) * (1 + self.defect)) ** 0.5
         return root * ((gamma + float64) * gradient_norms + self.num_parameters * info.tiny)
 
@@ -98,16 +99,16 @@ class Basis:
         expanded = embedding.new_empty(self.num_parameters, dtype=torch.float64)
         coordinates = embedding.double().split(self.dimensions)
         for block, own, part in zip(self.blocks, coordinates, expanded.split(self.sizes), strict=True):
-            for columns, strip in strips_in_float64(block):
-                torch.mv(strip.T, own, out=part[columns])
+            for columns, wide in column_blocks(block):
+                torch.mv(wide.T, own, out=part[columns])
         return expanded
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Matrix products in the operands' own precision: no autocast, no TF32 or bfloat16 shortcuts.
+    """Compute matrix products in the operands' own precision: no autocast, no TF32, no bfloat16.
 
-    Error bounds rest on it; a user's global settings are put back afterwards.
+    The error bounds rest on it. The user's global settings are restored on exit.
     """
     with _exact_matmul(), torch.autocast(device.type if device.type != "meta" else "cpu", enabled=False):
         yield
@@ -115,7 +116,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _exact_matmul() -> Iterator[None]:
-    """Torch has an older and a newer way to allow shortcuts, and an error for who uses one after the other."""
+    """PyTorch has two TF32 APIs; mixing them raises an error."""
     try:
         before = torch.get_float32_matmul_precision()
     except RuntimeError:

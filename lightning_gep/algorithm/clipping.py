@@ -1,4 +1,4 @@
-"""Clip factors that hold in floating point: a record's contribution is never longer than its threshold."""
+"""Clip factors whose bound holds in floating point: no contribution is longer than its threshold."""
 
 import math
 
@@ -6,24 +6,12 @@ import torch
 from torch import Tensor
 
 from lightning_gep.algorithm.basis import Basis
-from lightning_gep.algorithm.strips import strips_in_float64
 from lightning_gep.privacy.release import Release
 
 MARGIN = 1e-4
-"""Rows are clipped to S·(1−MARGIN). That covers the rounding of factors and float64 sums, and leaves room should a
-product of float32 matrices round a row differently beside others: in products of one size, as they are used, it did
-not, and in other sizes one record more moved the others' share of a sum by 1e-5 of its threshold."""
-
-
-def row_norms(rows: Tensor) -> Tensor:
-    """Norm of each row, in float64 (the square of 1e30 does not fit float32), a strip of columns at a time.
-
-    Not finite where the row is not, and for float64 rows above 1e154, whose squares overflow.
-    """
-    squares = rows.new_zeros(len(rows), dtype=torch.float64)
-    for _, strip in strips_in_float64(rows):
-        squares += torch.linalg.vector_norm(strip, dim=1) ** 2
-    return squares.sqrt()
+"""Rows are clipped to S·(1−MARGIN). The margin covers rounding of the factors and of the float64 sums. It also covers
+float32 matrix products that round a row differently depending on the rows beside it: with products of one size, as used
+here, that was never seen; with varying sizes, adding a record moved the others' sum by 1e-5 of the threshold."""
 
 
 def residual_norm_bound(gradient_norms: Tensor, embedding_norms: Tensor, basis: Basis) -> Tensor:

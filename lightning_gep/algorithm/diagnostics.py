@@ -1,10 +1,14 @@
-"""What clipping did in a step. Functions of private data, so nothing of it is covered by ε."""
+"""Statistics of a step's gradients and of what clipping did. Functions of private data, not covered by ε."""
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from lightning_gep.algorithm.basis import Basis
+from lightning_gep.algorithm.linalg import gram, row_norms, weighted_sum
 
 
 @dataclass
@@ -33,7 +37,7 @@ class Diagnostics:
         embedding_factors: Tensor,
         residual_factors: Tensor,
     ) -> None:
-        """Count one microbatch."""
+        """Add one microbatch."""
         self.records += len(finite)
         self.not_finite += (~finite).sum()
         self.clipped_embeddings += (embedding_factors < 1).sum()
@@ -44,7 +48,7 @@ class Diagnostics:
         self.squared_residual_norms += (residuals**2).sum()
 
     def averages(self) -> dict[str, float]:
-        """By name, what is told of a step that drew records; nothing of one that drew none."""
+        """Averages over the step's records by name; empty if no records were drawn."""
         records, energy = float(self.records), float(self.squared_gradient_norms)
         if records == 0:
             return {}
@@ -57,3 +61,34 @@ class Diagnostics:
             "residual_norm": float(self.residual_norms) / records,
             "residual_share": math.sqrt(float(self.squared_residual_norms) / energy) if energy > 0 else 0.0,
         }
+
+
+class BatchStatistics:
+    """Observes the microbatches of one step as they stream by; keeps their sum and a few numbers, not the gradients."""
+
+    def __init__(self) -> None:
+        self._sum: Tensor | None = None
+        self._stable_rank: float | None = None
+
+    def watch(self, gradients: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Yield the microbatches unchanged, recording each."""
+        for microbatch in gradients:
+            self._record(microbatch)
+            yield microbatch
+
+    def _record(self, gradients: Tensor) -> None:
+        finite = torch.isfinite(row_norms(gradients))
+        total = weighted_sum(torch.ones_like(finite, dtype=torch.float64), gradients, finite)
+        self._sum = total if self._sum is None else self._sum + total
+        if self._stable_rank is None and bool(finite.any()):
+            energies = torch.linalg.eigvalsh(gram(gradients[finite]))
+            self._stable_rank = float(energies.sum() / energies[-1]) if float(energies[-1]) > 0 else 0.0
+
+    def values(self, basis: Basis) -> dict[str, float]:
+        """`stable_rank` ‖G‖_F²/‖G‖₂² of the first microbatch, `projection_error` ‖Σr‖/‖Σg‖ over all records."""
+        if self._sum is None or self._stable_rank is None:
+            return {}
+        residual = self._sum - basis.expand(basis.embed(self._sum.to(basis.blocks[0].dtype)[None])[0])
+        size = float(self._sum.norm())
+        error = float(residual.norm()) / size if size > 0 else 0.0
+        return {"stable_rank": self._stable_rank, "projection_error": error}

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from lightning_gep.algorithm.basis import Basis
-from lightning_gep.algorithm.clipping import clip_factors, residual_norm_bound, row_norms
+from lightning_gep.algorithm.clipping import clip_factors, residual_norm_bound
 from lightning_gep.algorithm.diagnostics import Diagnostics
+from lightning_gep.algorithm.linalg import row_norms, weighted_sum
 from lightning_gep.algorithm.noise import Noise
-from lightning_gep.algorithm.strips import strips_in_float64
 from lightning_gep.algorithm.subspace import Anchors, BasisSource
 from lightning_gep.privacy.release import Part, Release
 
@@ -27,22 +27,32 @@ def gradient_embedding_perturbation(
     release: Release,
     noise: Noise,
     expected_batch_size: int,
-    rows_at_once: int = 1,
+    microbatch_size: int = 1,
     step: int,
     charge: Callable[[], None],
     all_reduce: Callable[[Tensor], Tensor] = lambda total: total,
 ) -> tuple[Tensor, Diagnostics]:
-    """One private gradient, as in Algorithm 1 (there: m anchors, n records, thresholds S₁ and S₂).
+    """Return one private gradient, as in Algorithm 1 (there: m anchors, n records, thresholds S₁ and S₂).
 
-    Guarantee: for one record added or removed the result is as private as one Gaussian mechanism with noise multiplier
-    `release.noise_multiplier`, if `private_gradients` are the records of one Poisson draw, each row a function of its
-    own record and of public values, and `anchors` are public. `charge` is called after the sums are formed and before
-    any noise is drawn. With several processes each brings its share of the records, one of them the noise, and
-    `all_reduce` adds up; nothing without noise is shared. The noisy sums are rounded to a grid that depends on the
-    noise's standard deviation alone: see `on_a_grid`. The diagnostics are not private.
+    Guarantee: under adding or removing one record, the result is as private as one Gaussian mechanism with noise
+    multiplier `release.noise_multiplier`, provided that `private_gradients` are the records of one Poisson draw, each
+    row a function of its own record and public values only, and that `anchors` are public. The diagnostics are not
+    private.
 
-    Microbatches with fewer than `rows_at_once` rows are projected as if they had as many: a product of matrices rounds
-    differently in other sizes, and one record more should not change that of the others.
+    Args:
+        anchors: A sweep over the public anchor gradients.
+        private_gradients: Per-sample gradients in microbatches (n × p).
+        subspace: The source of the basis.
+        release: Clipping thresholds and noise of the parts to release.
+        noise: The source of standard normal noise.
+        expected_batch_size: n̄, the fixed number that the noisy sums are divided by.
+        microbatch_size: Smaller microbatches are zero-padded to this many rows before projection. Matrix products of
+            another size round differently, so without padding one record could change how others are rounded.
+        step: The step's number.
+        charge: Called after the sums are formed and before any noise is drawn.
+        all_reduce: Sums over processes. Each process contributes its share of the records and one of them the noise;
+            the result is rounded to a grid that depends only on the noise (see `on_a_grid`).
+
     """
     # First stage: an orthonormal basis B of the anchor subspace.
     B = subspace.at_step(step, anchors)
@@ -50,8 +60,8 @@ def gradient_embedding_perturbation(
     # Second stage: embeddings W = GBᵀ and residuals R = G − WB, their rows clipped to S₁ and S₂, summed.
     sums = Sums.zero(B)
     for G in private_gradients:
-        sums.add(G, B, release, rows_at_once)
-        del G  # or it would still be held while the next microbatch is computed
+        sums.add(G, B, release, microbatch_size)
+        del G  # free it before the next microbatch is computed
 
     # Third stage: perturb both sums, w̃ = w + z₁ and r̃ = r + z₂, and put them together: ṽ = (w̃B + r̃)/n̄.
     charge()
@@ -87,16 +97,16 @@ class Sums:
         )
         return cls(embedding, gradient, other, Diagnostics.zero(like.device))
 
-    def add(self, gradients: Tensor, basis: Basis, release: Release, rows_at_once: int = 1) -> None:
+    def add(self, gradients: Tensor, basis: Basis, release: Release, microbatch_size: int = 1) -> None:
         """Project, clip and add one microbatch of per-sample gradients (n × p).
 
-        Guarantee: one more record changes `embedding` by at most S₁ and `residual` by at most S₂ in norm (joint
-        clipping: (·/S₁, ·/S₂) by at most 1). A record whose gradient or embedding is not finite adds zero: its row is
-        replaced, since 0·NaN is NaN.
+        Guarantee: adding a record changes `embedding` by at most S₁ and `residual` by at most S₂ in norm (with joint
+        clipping, (·/S₁, ·/S₂) by at most 1). A record with a non-finite gradient or embedding contributes zero: its
+        row is replaced, since 0·NaN is NaN.
         """
         gradients = gradients.to(basis.blocks[0].dtype)
         gradient_norms = row_norms(gradients)
-        embeddings = basis.embed(filled_up(gradients, rows_at_once))[: len(gradients)]
+        embeddings = basis.embed(zero_padded(gradients, microbatch_size))[: len(gradients)]
         finite = torch.isfinite(gradient_norms) & torch.isfinite(embeddings).all(dim=1)
         embeddings = torch.where(finite[:, None], embeddings, 0.0)
         gradient_norms = torch.where(finite, gradient_norms, 0.0)
@@ -115,19 +125,9 @@ class Sums:
         return self.gradient - basis.expand(self.embedding_in_residual)
 
 
-def filled_up(rows: Tensor, count: int) -> Tensor:
-    """The rows, with zeros below them if they are fewer."""
+def zero_padded(rows: Tensor, count: int) -> Tensor:
+    """`rows` with zero rows appended up to `count`."""
     return torch.cat([rows, rows.new_zeros(count - len(rows), rows.shape[1])]) if len(rows) < count else rows
-
-
-def weighted_sum(factors: Tensor, rows: Tensor, used: Tensor) -> Tensor:
-    """Σ factorᵢ·rowᵢ over the rows that are `used`, in float64, a strip of columns at a time."""
-    total = rows.new_empty(rows.shape[1], dtype=torch.float64)
-    # Nearly always all are used. A CPU saves a pass by asking; any other device would have to be waited for.
-    all_used = rows.device.type == "cpu" and bool(used.all())
-    for columns, strip in strips_in_float64(rows):
-        torch.mv((strip if all_used else torch.where(used[:, None], strip, 0.0)).T, factors, out=total[columns])
-    return total
 
 
 def perturb(total: Tensor, part: Part | None, noise: Noise, step: int, name: str) -> Tensor | None:
@@ -140,22 +140,22 @@ def perturb(total: Tensor, part: Part | None, noise: Noise, step: int, name: str
 
 
 def on_a_grid(noisy: Tensor | None, part: Part | None) -> Tensor | None:
-    """The noisy sum rounded to multiples of a public number, at most a millionth of the noise's standard deviation.
+    """Round the noisy sum to multiples of a public number, at most a millionth of the noise's standard deviation.
 
-    The last bits of a float64 sum show what was added up, whatever the noise: 0.7 + z is a multiple of 2⁻⁵³ where it is
-    close to zero, and z alone is not (Mironov 2012). Every multiple stands for thousands of float64 numbers, so all of
-    them can come about with any record and without it.
+    The low bits of a float64 sum reveal its terms whatever the noise: near zero, 0.7 + z is a multiple of 2⁻⁵³ while z
+    alone is not (Mironov 2012). Each grid point covers thousands of float64 numbers, so every one of them is possible
+    with and without any record.
     """
     if noisy is None or part is None or part.noise_std == 0.0:
         return noisy
-    unit = 2.0 ** (math.floor(math.log2(part.noise_std)) - BITS_BELOW_NOISE)  # a power of 2: dividing by it is exact
+    unit = 2.0 ** (math.floor(math.log2(part.noise_std)) - BITS_BELOW_NOISE)  # division by a power of 2 is exact
     return torch.round(noisy / unit) * unit
 
 
 def reconstruct(embedding: Tensor | None, residual: Tensor | None, basis: Basis) -> Tensor:
-    """w̃B + r̃ without the part of r̃ inside the subspace: the true residual is zero there, so that part is noise.
+    """w̃B + r̃ without the part of r̃ inside the subspace, where the true residual is zero: that part is pure noise.
 
-    Only noisy values come in, so everything here is post-processing, this projection included.
+    The inputs are already noisy, so all of this, including the projection, is post-processing.
     """
     if residual is None:
         assert embedding is not None, "a release has at least one part"

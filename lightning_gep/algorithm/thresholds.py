@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from lightning_gep.algorithm.basis import Basis
-from lightning_gep.algorithm.clipping import residual_norm_bound, row_norms
+from lightning_gep.algorithm.clipping import residual_norm_bound
 from lightning_gep.algorithm.groups import allocate
+from lightning_gep.algorithm.linalg import row_norms
 from lightning_gep.algorithm.subspace import Anchors
 from lightning_gep.algorithm.tracked import TrackedSubspace
 

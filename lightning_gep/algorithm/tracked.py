@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_gep.algorithm.basis import Basis, full_precision
 from lightning_gep.algorithm.linalg import (
+    column_blocks,
     largest_overlap,
     nearly_orthonormal,
     overlap_bound,
@@ -19,7 +20,6 @@ from lightning_gep.algorithm.linalg import (
     rounding_of_rows,
     scale_of,
 )
-from lightning_gep.algorithm.strips import strips_in_float64
 from lightning_gep.algorithm.subspace import Anchors, Subspace, finite_parts
 from lightning_gep.arguments import positive_integer
 from lightning_gep.errors import ConfigurationError
@@ -85,7 +85,7 @@ class TrackedBlock:
         wide, factor = reflector(vectors)
         removed = wide[:room] @ factor
         products = covariance.new_zeros(old, len(directions))
-        for columns, both in strips_in_float64(self.rows, directions):
+        for columns, both in column_blocks(self.rows, directions):
             products.addmm_(both[:old], both[old:].T)
             self.storage[:, columns] = both[:room].addmm_(removed, wide.T @ both, alpha=-1)
         self.defect = max(self.defect, defect) + overlap_bound(products, self.storage.shape[1])

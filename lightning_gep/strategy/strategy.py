@@ -15,11 +15,10 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
-from lightning_gep.algorithm.diagnostics import Diagnostics
+from lightning_gep.algorithm.diagnostics import BatchStatistics, Diagnostics
 from lightning_gep.algorithm.gep import gradient_embedding_perturbation
 from lightning_gep.algorithm.groups import Grouping, ParameterGroups
 from lightning_gep.algorithm.noise import NoNoise, make_noise
-from lightning_gep.algorithm.statistics import BatchStatistics
 from lightning_gep.algorithm.subspace import BasisSource, NoSubspace
 from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.arguments import boolean
@@ -380,7 +379,7 @@ class GEPStrategy(AccountedStrategy):
                 release=plan.release,
                 noise=self._noise,
                 expected_batch_size=plan.expected_batch_size,
-                rows_at_once=self._gradients.private_microbatch,
+                microbatch_size=self._gradients.private_microbatch,
                 step=step,
                 charge=self.privacy.charge,
                 all_reduce=lambda total: self.reduce(total, reduce_op="sum"),

@@ -11,8 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 
-from lightning_gep.algorithm.clipping import row_norms
 from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.algorithm.linalg import row_norms
 from lightning_gep.algorithm.subspace import Anchors
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.errors import ConfigurationError

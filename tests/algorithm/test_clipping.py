@@ -9,8 +9,9 @@ import torch
 
 from lightning_gep.algorithm import gep as mechanism
 from lightning_gep.algorithm.basis import Basis, full_precision
-from lightning_gep.algorithm.clipping import MARGIN, residual_norm_bound, row_norms
+from lightning_gep.algorithm.clipping import MARGIN, residual_norm_bound
 from lightning_gep.algorithm.gep import Sums, perturb
+from lightning_gep.algorithm.linalg import row_norms
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.release import Part, Release
 from lightning_gep.privacy.variants import BGEP, GEP, GP

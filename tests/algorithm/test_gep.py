@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from lightning_gep.algorithm import gep as mechanism
 from lightning_gep.algorithm.basis import Basis
-from lightning_gep.algorithm.clipping import MARGIN, clip_factors, residual_norm_bound, row_norms
+from lightning_gep.algorithm.clipping import MARGIN, clip_factors, residual_norm_bound
 from lightning_gep.algorithm.gep import Sums, gradient_embedding_perturbation, perturb, reconstruct
+from lightning_gep.algorithm.linalg import row_norms
 from lightning_gep.algorithm.noise import NoNoise, SecureNoise, SeededNoise, SystemNoise
 from lightning_gep.algorithm.subspace import NoSubspace, PowerSubspace
 from lightning_gep.privacy.release import Part, Release

@@ -3,6 +3,7 @@ import torch
 
 from lightning_gep.algorithm import linalg as orthonormal
 from lightning_gep.algorithm.linalg import (
+    column_blocks,
     gram,
     largest_entry,
     largest_overlap,
@@ -12,7 +13,6 @@ from lightning_gep.algorithm.linalg import (
     rounding_of_rows,
     spectral_defect,
 )
-from lightning_gep.algorithm.strips import strips_in_float64
 from tests.reference import orthonormal_rows, principal_rows, span_distance
 
 
@@ -133,12 +133,12 @@ def test_rounding_of_rows_covers_what_rounding_does():
     assert float(error) <= bound <= 1e-6
 
 
-def test_strips_are_the_columns_of_all_parts_in_float64():
+def test_blocks_are_the_columns_of_all_parts_in_float64():
     top, bottom = torch.randn(3, 10_000), torch.randn(2, 10_000)
-    strips = [(columns, strip.clone()) for columns, strip in strips_in_float64(top, bottom)]
-    assert [columns.stop - columns.start for columns, _ in strips] == [4096, 4096, 1808]
-    assert torch.equal(torch.cat([strip for _, strip in strips], dim=1), torch.cat([top, bottom]).double())
+    blocks = [(columns, block.clone()) for columns, block in column_blocks(top, bottom)]
+    assert [columns.stop - columns.start for columns, _ in blocks] == [4096, 4096, 1808]
+    assert torch.equal(torch.cat([block for _, block in blocks], dim=1), torch.cat([top, bottom]).double())
 
 
-def test_strips_share_their_memory():
-    assert len({strip.data_ptr() for _, strip in strips_in_float64(torch.randn(3, 10_000))}) == 1
+def test_blocks_share_their_memory():
+    assert len({block.data_ptr() for _, block in column_blocks(torch.randn(3, 10_000))}) == 1

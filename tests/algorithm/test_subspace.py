@@ -4,8 +4,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from lightning_gep.algorithm.linalg import gram, largest_entry, scale_of
-from lightning_gep.algorithm.strips import strips_in_float64
+from lightning_gep.algorithm.linalg import column_blocks, gram, largest_entry, scale_of
 from lightning_gep.algorithm.subspace import PowerSubspace, RandomSubspace, finite_parts
 from lightning_gep.algorithm.tracked import LOOSEST, TrackedSubspace
 from lightning_gep.errors import ConfigurationError
@@ -182,11 +181,11 @@ def test_a_refresh_that_was_cut_off_leaves_no_basis_behind(monkeypatch):
     subspace = TrackedSubspace((9000,), (20,), num_anchors=20)
     quietly_at(subspace, 0, torch.randn(20, 9000), cut=20)
 
-    def one_strip(*parts):
-        yield next(strips_in_float64(*parts))
+    def one_block(*parts):
+        yield next(column_blocks(*parts))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lightning_gep.algorithm.tracked.strips_in_float64", one_strip)
+    monkeypatch.setattr("lightning_gep.algorithm.tracked.column_blocks", one_block)
     with pytest.raises(KeyboardInterrupt):
         quietly_at(subspace, 1, torch.randn(20, 9000), cut=20)
     monkeypatch.undo()

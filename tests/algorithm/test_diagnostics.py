@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lightning_gep.algorithm.basis import Basis
-from lightning_gep.algorithm.statistics import BatchStatistics
+from lightning_gep.algorithm.diagnostics import BatchStatistics
 from tests.reference import dense, orthonormal_rows
 
 
