@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning_gep.privacy.calibration import make_mechanism, noise_multiplier_for
+from lightning_gep.privacy.files import write_json
 from lightning_gep.privacy.release import Part
-from lightning_gep.reporting.records import write_json
 from lightning_gep.reporting.text import NOTHING
 from recipes.measured import drawing
 from recipes.measured.batch import WHOLE

@@ -12,7 +12,7 @@ import random
 from contextlib import contextmanager
 from pathlib import Path
 
-from lightning_gep.reporting.records import write_json
+from lightning_gep.privacy.files import write_json
 
 STEPS, RATE, DELTA = 150, 256 / 1257, 1e-4
 NOISE = {1.0: 8.0645, 2.0: 4.4636, 4.0: 2.5562, 8.0: 1.5517}

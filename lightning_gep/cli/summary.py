@@ -5,8 +5,9 @@ from typing import Any
 
 from rich.table import Table
 
+from lightning_gep.privacy.files import CARD_PAGE
 from lightning_gep.privacy.rounding import rounded_up
-from lightning_gep.reporting.records import CARD_PAGE, RunRecord
+from lightning_gep.reporting.records import RunRecord
 
 
 def summary_table(record: RunRecord, directory: Path) -> Table:

@@ -5,9 +5,10 @@ from typing import Any
 
 from lightning_gep.privacy import ledger
 from lightning_gep.privacy.card import read_card, update_selection, write_sweep_card
+from lightning_gep.privacy.files import CARD_FILE, read_json
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.selection import sweep_selection
-from lightning_gep.reporting.records import CARD_FILE, RunRecord, SweepRecord, read_json
+from lightning_gep.reporting.records import RunRecord, SweepRecord
 
 Card = dict[str, Any]
 

@@ -15,7 +15,8 @@ from typing_extensions import override
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.loggers.epoch_rows import EpochRows
 from lightning_gep.loggers.wandb_login import logged_in
-from lightning_gep.reporting.records import CARD_FILE, CARD_PAGE, RunRecord, SweepRecord
+from lightning_gep.privacy.files import CARD_FILE, CARD_PAGE
+from lightning_gep.reporting.records import RunRecord, SweepRecord
 
 ID_FILE = Path("wandb") / "run_id.txt"
 

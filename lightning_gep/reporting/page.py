@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from string import Template
 
+from lightning_gep.privacy.files import now
 from lightning_gep.reporting.embed import Scripts, json_script, resource
 from lightning_gep.reporting.facts import best_run, best_sentences, not_private_sentence, progress
 from lightning_gep.reporting.figures import sections
@@ -12,7 +13,6 @@ from lightning_gep.reporting.markup import paragraphs, tag, text
 from lightning_gep.reporting.plot import Section
 from lightning_gep.reporting.plot_view import drawn, missing_html, section_html
 from lightning_gep.reporting.privacy_view import privacy_section
-from lightning_gep.reporting.records import now
 from lightning_gep.reporting.runs_view import runs_section, templates
 from lightning_gep.reporting.text import counted, duration, memory, percent, short, spent
 

@@ -6,25 +6,22 @@ plain JSON and CSV, written whole or not at all, so that it can be read at any m
 """
 
 import csv
-import json
-import math
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.privacy.files import now, read_json, write_json
 
 try:
     import fcntl
 except ImportError:  # Windows: two sweeps in one directory are not kept apart there
     fcntl = None  # type: ignore[assignment]
 
-RUN_FILE, SWEEP_FILE, CARD_FILE, CARD_PAGE = "run.json", "sweep.json", "privacy_card.json", "privacy_card.html"
+RUN_FILE, SWEEP_FILE = "run.json", "sweep.json"
 LOCK_FILE = "run.lock"
 NO_PRIVACY = "none"
 """The mechanism of a job that trains with plain Lightning."""
@@ -166,33 +163,6 @@ def read_metrics(directory: Path) -> list[Row]:
             first = min(row["step"] for row in newer)
             rows = [row for row in rows if row["step"] < first] + newer
     return rows
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replace a file as a whole: whoever reads it sees the old content or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
-    partial.replace(path)
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file."""
-    return json.loads(path.read_text("utf-8"))
-
-
-def now() -> str:
-    """The time, in UTC, to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-def _plain(value: Any) -> Any:
-    """The same with every infinite or undefined number as a string: JSON has no word for them."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _numbers(line: dict[str, Any]) -> Row:

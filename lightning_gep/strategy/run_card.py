@@ -1,14 +1,19 @@
 """The card of a run while it is trained: written at the start, after every checkpoint, and at the end."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.privacy.account import PrivacyAccount
-from lightning_gep.privacy.card.content import RunFacts, run_card
+from lightning_gep.privacy.card.content import RunFacts, release_section, run_card
 from lightning_gep.privacy.card.writing import read_card_of, write_card
-from lightning_gep.reporting.records import CARD_FILE
+from lightning_gep.privacy.files import CARD_FILE
+from lightning_gep.privacy.plan import PrivacyPlan
+from lightning_gep.strategy.public_data import PublicRecords
+from lightning_gep.strategy.settings import CostSettings, PrivacySettings
 
 
 def card_directory(checkpoint_callbacks: Iterable[Any], root: Any) -> Path:
@@ -76,3 +81,43 @@ def _continued(facts: RunFacts, directory: Path, run_id: str) -> RunFacts:
         not_private_before=tuple(earlier.get("guarantee", {}).get("not_private_because", ())),
         selection_before=selection if selection and selection.get("rule") != "single" else None,
     )
+
+
+def mechanism_section(
+    settings: PrivacySettings, cost: CostSettings, chosen: Thresholds, groups: ParameterGroups, plan: PrivacyPlan
+) -> dict[str, Any]:
+    """The mechanism with all its parameters, and which of them were chosen on public data."""
+    uses_basis = settings.uses_basis
+    k = chosen.k if uses_basis else None
+    quotas = groups.quotas(k) if k is not None else [None] * len(groups.names)
+    used = {"k": uses_basis, "clip_embedding": uses_basis, "clip_residual": settings.mechanism == "gep"}
+    return {
+        "name": settings.mechanism,
+        **release_section(plan),
+        "k": k,
+        "num_parameters": groups.num_parameters,
+        "split": _split(settings),
+        "groups": [
+            {"name": name, "parameters": size, "k": quota}
+            for name, size, quota in zip(groups.names, groups.sizes, quotas, strict=True)
+        ],
+        "subspace": cost.subspace if uses_basis else None,
+        "num_anchors": cost.anchors if uses_basis else None,
+        "refresh_every": cost.refresh_every if uses_basis else None,
+        "decay": cost.decay if uses_basis and cost.subspace == "tracked" else None,
+        "power_iterations": cost.power_iterations if uses_basis and cost.subspace == "power" else None,
+        "chosen_on_public_data": [name for name, there in used.items() if there and getattr(settings, name) == "auto"],
+    }
+
+
+def public_data_section(records: PublicRecords | None, *, uses_basis: bool) -> dict[str, Any] | None:
+    """Which public records were used, and for what."""
+    if records is None:
+        return None
+    return {**asdict(records), "used_for": "subspace, thresholds, checks" if uses_basis else "checks of the module"}
+
+
+def _split(settings: PrivacySettings) -> Any:
+    if settings.mechanism != "gep" or settings.clipping == "joint":
+        return None
+    return settings.split if isinstance(settings.split, str) else list(settings.split)

@@ -29,7 +29,7 @@ from lightning_gep.gradients.mixing import check_collate
 from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.gradients.withheld import withheld
 from lightning_gep.privacy.account import PrivacyAccount
-from lightning_gep.privacy.card.content import RunFacts, mechanism_section, public_data_section
+from lightning_gep.privacy.card.content import RunFacts
 from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import Clipping
@@ -63,7 +63,7 @@ from lightning_gep.strategy.refusals import (
     request_validation_loaders,
 )
 from lightning_gep.strategy.release_checks import ReleaseChecks
-from lightning_gep.strategy.run_card import RunCard, card_directory
+from lightning_gep.strategy.run_card import RunCard, card_directory, mechanism_section, public_data_section
 from lightning_gep.strategy.settings import NOTHING_CHOSEN, Auto, CostSettings, PrivacySettings
 from lightning_gep.strategy.shared_basis import SharedBasis
 from lightning_gep.strategy.step import StepGradients

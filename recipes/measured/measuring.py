@@ -19,8 +19,9 @@ from omegaconf import DictConfig
 from benchmarks.machine import description
 from lightning_gep.arguments import positive_integer
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.privacy.files import now, read_json, write_json
 from lightning_gep.privacy.release import Part, Release
-from lightning_gep.reporting.records import RunRecord, now, read_json, write_json
+from lightning_gep.reporting.records import RunRecord
 from recipes.measured.batch import ByGroup, of_gradients, of_projection
 from recipes.measured.gradients import MeasuredGradients
 from recipes.measured.nested_basis import NestedBasis, cold_start, random_basis

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from lightning_gep.arguments import positive_integer
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.card.software import software
+from lightning_gep.privacy.files import write_json
 from lightning_gep.reporting.published import EPSILONS, RESULTS
-from lightning_gep.reporting.records import write_json
 from recipes.data.image_sets import PRIVATE
 from recipes.data.images import ImageDataModule
 from recipes.data.splits import drawn_rows, other_rows

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lightning_gep.privacy.files import read_json
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.published import EPSILONS, PATE_NOTE, RESULTS
-from lightning_gep.reporting.records import read_json
 from lightning_gep.reporting.text import NOTHING, with_spread
 from recipes.data.image_sets import PRIVATE
 from recipes.running.page_table import WIDTH, markdown_table

@@ -9,7 +9,8 @@ from typing import Any
 
 from benchmarks.machine import description
 from lightning_gep.privacy.card.software import software
-from lightning_gep.reporting.records import CARD_FILE, RunRecord, read_json, read_metrics
+from lightning_gep.privacy.files import CARD_FILE, read_json
+from lightning_gep.reporting.records import RunRecord, read_metrics
 from recipes.running.cells import Run, Table
 from recipes.running.settings import Settings
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from lightning_gep.reporting.records import read_json
+from lightning_gep.privacy.files import read_json
 from lightning_gep.reporting.text import NOTHING, duration
 from recipes.running.cells import Cell, Table
 from recipes.running.outcome import RESULTS, Result, results_of

@@ -11,9 +11,9 @@ import torch
 
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.privacy.accounting import SampledGaussian, epsilon
+from lightning_gep.privacy.files import CARD_FILE
 from lightning_gep.reporting.published import EPSILONS
 from lightning_gep.reporting.published import RESULTS as PAPER
-from lightning_gep.reporting.records import CARD_FILE
 from recipes import first_epochs, mnist_epsilon2, no_privacy, results, table1, tuning
 from recipes.all_tables import TABLES, runs_in_order
 from recipes.running.cells import Run

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.privacy.files import write_json
 from lightning_gep.reporting import records as runs
 from lightning_gep.reporting.records import (
     LOCK_FILE,
@@ -17,7 +18,6 @@ from lightning_gep.reporting.records import (
     keep_earlier_metrics,
     locked,
     read_metrics,
-    write_json,
 )
 
 

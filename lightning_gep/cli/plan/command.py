@@ -19,7 +19,7 @@ from lightning_gep.cli.plan.sizes import Known
 from lightning_gep.cli.plan.table import common_values, plan_table
 from lightning_gep.cli.plan.words import notes, search_in_words, why_a_least_number_of_steps
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.reporting.records import write_json
+from lightning_gep.privacy.files import write_json
 
 DESCRIPTION = "Noise and ε of the runs that gep-train would make with the same overrides, before any training."
 EXAMPLES = """\

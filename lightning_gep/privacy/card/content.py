@@ -2,23 +2,17 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.card import coverage
 from lightning_gep.privacy.card.figures import spending
+from lightning_gep.privacy.files import now
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import Part
 from lightning_gep.privacy.rounding import Figure, shown_delta, shown_epsilon
 from lightning_gep.privacy.selection import single_selection
-from lightning_gep.reporting.records import now
-
-if TYPE_CHECKING:
-    from lightning_gep.algorithm.groups import ParameterGroups
-    from lightning_gep.algorithm.thresholds import Thresholds
-    from lightning_gep.strategy.public_data import PublicRecords
-    from lightning_gep.strategy.settings import CostSettings, PrivacySettings
 
 FORMAT = 1
 GRADIENT_STATISTICS = "… (statistics of gradients and clipping, where PrivacyMonitor logs them)"
@@ -155,55 +149,20 @@ def statement(spent: Figure, not_private: list[str], status: str, account: Priva
     return f"The weights, and everything computed from them, are {what}."
 
 
-def mechanism_section(
-    settings: "PrivacySettings",
-    cost: "CostSettings",
-    chosen: "Thresholds",
-    groups: "ParameterGroups",
-    plan: PrivacyPlan,
-) -> dict[str, Any]:
-    """The mechanism with all its parameters, and which of them were chosen on public data."""
-    uses_basis = settings.uses_basis
-    k = chosen.k if uses_basis else None
-    quotas = groups.quotas(k) if k is not None else [None] * len(groups.names)
+def release_section(plan: PrivacyPlan) -> dict[str, Any]:
+    """What a step releases, and how much one record can change it."""
     release = plan.release
-    chosen_on_public_data = [
-        name
-        for name, there in (
-            ("k", uses_basis),
-            ("clip_embedding", release.embedding is not None),
-            ("clip_residual", uses_basis and release.residual is not None),
-        )
-        if there and getattr(settings, name) == "auto"
-    ]
+    names = {"embedding": release.embedding, "residual" if release.embedding else "gradient": release.residual}
+    bounds = [f"the {name} by at most {part.clip:g}" for name, part in names.items() if part is not None]
+    together = "; with joint clipping both bounds are shared, not added up" if release.clipping == "joint" else ""
     return {
-        "name": settings.mechanism,
         "noise_multiplier": release.noise_multiplier,
         "clipping": release.clipping,
         "embedding": _part(release.embedding),
         "residual": _part(release.residual),
-        "k": k,
-        "num_parameters": groups.num_parameters,
-        "split": _split(settings),
-        "groups": [
-            {"name": name, "parameters": size, "k": quota}
-            for name, size, quota in zip(groups.names, groups.sizes, quotas, strict=True)
-        ],
-        "subspace": cost.subspace if uses_basis else None,
-        "num_anchors": cost.anchors if uses_basis else None,
-        "refresh_every": cost.refresh_every if uses_basis else None,
-        "decay": cost.decay if uses_basis and cost.subspace == "tracked" else None,
-        "power_iterations": cost.power_iterations if uses_basis and cost.subspace == "power" else None,
-        "chosen_on_public_data": chosen_on_public_data,
-        "sensitivity": _sensitivity(plan),
+        "sensitivity": f"One record changes the sum of {' and of '.join(bounds)} in Euclidean norm{together}; sums are "
+        f"divided by the fixed {plan.expected_batch_size}, whatever was drawn.",
     }
-
-
-def public_data_section(records: "PublicRecords | None", *, uses_basis: bool) -> dict[str, Any] | None:
-    """Which public records were used, and for what."""
-    if records is None:
-        return None
-    return {**asdict(records), "used_for": "subspace, thresholds, checks" if uses_basis else "checks of the module"}
 
 
 def _part(part: Part | None) -> dict[str, Any] | None:
@@ -211,20 +170,3 @@ def _part(part: Part | None) -> dict[str, Any] | None:
         return None
     clip = "inf" if math.isinf(part.clip) else part.clip
     return {"clip": clip, "sigma": part.sigma, "noise_std": part.noise_std}
-
-
-def _split(settings: "PrivacySettings") -> Any:
-    if settings.mechanism != "gep" or settings.clipping == "joint":
-        return None
-    return settings.split if isinstance(settings.split, str) else list(settings.split)
-
-
-def _sensitivity(plan: PrivacyPlan) -> str:
-    release = plan.release
-    names = {"embedding": release.embedding, "residual" if release.embedding else "gradient": release.residual}
-    bounds = [f"the {name} by at most {part.clip:g}" for name, part in names.items() if part is not None]
-    together = "; with joint clipping both bounds are shared, not added up" if release.clipping == "joint" else ""
-    return (
-        f"One record changes the sum of {' and of '.join(bounds)} in Euclidean norm{together}; sums are divided by the "
-        f"fixed {plan.expected_batch_size}, whatever was drawn."
-    )

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_gep.privacy.card import coverage
+from lightning_gep.privacy.files import now
 from lightning_gep.privacy.rounding import shown_delta, shown_epsilon
-from lightning_gep.reporting.records import now
 
 Card = Mapping[str, Any]
 

@@ -1,6 +1,5 @@
 """Cards on disk: written whole, beside the checkpoints, and never over the card of another run."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from lightning_gep.privacy.card.headline import headline
 from lightning_gep.privacy.card.page import run_page, sweep_page
 from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.card.sweep import sweep_card
-from lightning_gep.reporting.records import CARD_FILE, CARD_PAGE, read_json, write_json
+from lightning_gep.privacy.files import CARD_FILE, CARD_PAGE, read_json, write_json, write_text
 
 Card = Mapping[str, Any]
 
@@ -56,10 +55,7 @@ def write_sweep_card(directory: Path, cards: Mapping[str, Card], selection: Mapp
 
 def _write(directory: Path, card: Card, page: str) -> dict[str, Any]:
     # The page first: a reader of the JSON then finds a page that is at least as new.
-    directory.mkdir(parents=True, exist_ok=True)
-    partial = directory / f".{CARD_PAGE}.{os.getpid()}"
-    partial.write_text(page, "utf-8")
-    partial.replace(directory / CARD_PAGE)
+    write_text(directory / CARD_PAGE, page)
     written = {**card, "headline": headline(card)}
     write_json(directory / CARD_FILE, written)
     return written
