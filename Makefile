@@ -2,47 +2,60 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
 DATA ?= data
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train results bench lint types unit test mutants clean
+.PHONY: help setup train results bench lint types contracts unit quick test mutants clean
 
-help:  ## what there is to make
+help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
-setup: $(INSTALLED)  ## a virtual environment with everything in it
+setup: $(VENV)/.everything  ## create a virtual environment with everything in it
 
-$(INSTALLED): pyproject.toml
+$(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+
+# `make train` installs what it runs and no more; tests, launchers and browsers come with `setup`.
+$(VENV)/.example: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[example]'
 	@touch $@
 
-train: setup  ## the default job: handwritten digits at ε = 8
+$(VENV)/.everything: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.example
+
+train: $(VENV)/.example  ## run the default job: handwritten digits at ε = 8
 	$(BIN)/gep-train
 
-results: setup  ## the tables of the paper in docs/results: runs what is missing, on data from DATA=directory
+results: setup  ## fill the tables in docs/results: run what is missing, on data from DATA=directory
 	$(BIN)/python -m recipes.results --data-directory $(DATA)
 
-bench: setup  ## seconds and memory of a private step, beside what a user would pick instead; for an idle machine
+bench: setup  ## time and memory of a private step beside the alternatives (use an idle machine)
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.profile_step
 	$(BIN)/python -m benchmarks.scaling
 
-lint: setup  ## style
+lint: setup  ## check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: setup  ## static types
+types: setup  ## check static types
 	$(BIN)/mypy
 
-unit: setup  ## the tests alone
+contracts: setup  ## check that the layers hold and that nothing is dead
+	$(BIN)/lint-imports
+	$(BIN)/vulture
+
+unit: setup  ## run all tests
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-test: lint types unit  ## style, types and tests
+quick: setup  ## run the quick tests, in under two minutes
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow and not browser and not distributed"
 
-mutants: setup  ## plants 28 bugs that break privacy, and shows that a test fails for each
+test: lint types contracts unit  ## check style, types and layers, and run all tests
+
+mutants: setup  ## plant 28 bugs that break privacy, and show that a test fails for each
 	$(BIN)/python -m tests.planted_bugs
 
-clean:  ## forget the virtual environment and the caches
+clean:  ## delete the virtual environment and the caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache dist
