@@ -26,8 +26,8 @@ from lightning_gep.algorithm.noise import SystemNoise
 from lightning_gep.gradients.interface import Backend
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.strategy.poisson_loader import PoissonLoader
-from lightning_gep.strategy.settings import DEFAULT_REFRESH
-from lightning_gep.strategy.shared_basis import SharedBasis
+from lightning_gep.strategy.processes import SharedBasis
+from lightning_gep.strategy.settings import CostSettings
 
 REST = "Lightning, optimizer and the rest"
 ORDER = (
@@ -136,7 +136,7 @@ def main() -> None:
     """Profile a setting, and write the figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile_step", description=__doc__)
     parser.add_argument("setting", choices=list(SETTINGS), default="resnet20", nargs="?")
-    parser.add_argument("--steps", type=int, default=max(4, DEFAULT_REFRESH))
+    parser.add_argument("--steps", type=int, default=max(4, CostSettings.refresh_every))
     options = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")

@@ -23,7 +23,7 @@ from benchmarks.measure import laps
 from benchmarks.plots import draw_settings
 from benchmarks.settings import FULL, QUICK, Setting
 from benchmarks.tables import markdown
-from lightning_gep.strategy.settings import DEFAULT_ANCHORS, DEFAULT_REFRESH
+from lightning_gep.strategy.settings import CostSettings
 
 HERE = Path(__file__).parent
 REFRESHED = {"bgep", "gep", "gep_auto", "gep_tree"}
@@ -81,8 +81,8 @@ def measure(setting: Setting, repetitions: int, *, quick: bool) -> dict[str, Any
         setting,
         plain=table["plain"]["seconds"]["median"],
         speed=speed,
-        anchors=DEFAULT_ANCHORS,
-        refresh_every=DEFAULT_REFRESH,
+        anchors=CostSettings().anchors,
+        refresh_every=CostSettings.refresh_every,
     )
     sizes = {"n": setting.n, "m": setting.m, "k": setting.k, "microbatch": setting.microbatch}
     return {**sizes, "matmul_gflops": speed / 1e9, "limit_seconds": limit, "contenders": table}
@@ -91,7 +91,7 @@ def measure(setting: Setting, repetitions: int, *, quick: bool) -> dict[str, Any
 def steps_of(contender: str, *, quick: bool) -> int:
     """Steps that are timed, after one that is not."""
     if contender in REFRESHED:
-        return DEFAULT_REFRESH * (1 if quick else 2)
+        return CostSettings.refresh_every * (1 if quick else 2)
     return 1 if quick or contender in SLOW else 2
 
 
@@ -118,7 +118,7 @@ def summary(contender: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def step_seconds(contender: str, seconds: list[float]) -> Iterator[float]:
     """Comparable figures: single steps, or laps from refresh to refresh."""
-    return laps(seconds, DEFAULT_REFRESH if contender in REFRESHED else 1)
+    return laps(seconds, CostSettings.refresh_every if contender in REFRESHED else 1)
 
 
 def spread(values: list[float]) -> dict[str, float]:

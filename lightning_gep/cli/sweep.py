@@ -26,7 +26,7 @@ from lightning_gep.cli.sweep_cards import write_sweep_cards
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.repetitions import SHAPES, draw_repetitions
 from lightning_gep.reporting.records import RunRecord, SweepRecord, locked
-from lightning_gep.strategy.job_command import quoted
+from lightning_gep.strategy.processes import quoted
 
 NAMESPACE = "hydra_plugins.lightning_gep"
 EXTRAS = {"hydra_joblib_launcher": "joblib", "hydra_submitit_launcher": "submitit", "hydra_ray_launcher": "ray"}

@@ -74,7 +74,6 @@ class AccountedStrategy(ProcessStrategy):
         if not self._has_fitted:
             self.privacy = account
 
-    @override
     def state_of_weights(self) -> dict[str, Any] | None:
         """What a checkpoint keeps, whoever asks for it and when; None if no run, or another's, made the weights."""
         origin = origin_of(self._module)
@@ -82,8 +81,8 @@ class AccountedStrategy(ProcessStrategy):
             return origin.state
         return self._state() if self._weights_are_own else None
 
-    @override
     def take_back(self, state: dict[str, Any] | None) -> None:
+        """The weights, with this state, have come back from processes that were started for a fit."""
         if state is not None:
             note_here(state.get("ledger"))
             self._go_on_from(state)

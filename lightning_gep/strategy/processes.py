@@ -1,5 +1,11 @@
-"""A Lightning strategy base for one process or several, without the wrapper that averages raw gradients."""
+"""One process or several: how they start, how they talk to each other, and the basis they share."""
 
+import re
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -8,81 +14,83 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_gep.strategy.child_processes import ForkLauncher, JobLauncher
+from lightning_gep.algorithm.basis import Basis
+from lightning_gep.algorithm.subspace import Anchors, Subspace
+from lightning_gep.strategy.internals import ForkLauncher, ScriptLauncher
 
 T = TypeVar("T")
+CONFIG_FLAGS = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The place of this process among those of a run, and the way to reach the others."""
+
+    rank: int
+    world_size: int
+    broadcast: Callable[[Any], Any]
+    """The first process' object, in every process."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that draws noise and writes files."""
+        return self.rank == 0
+
+
+def _of_ddp(name: str, doc: str) -> Any:
+    """A property that the trainer reads and sets, kept by the DDP strategy."""
+    return property(lambda self: getattr(self._ddp, name), lambda self, value: setattr(self._ddp, name, value), doc=doc)
 
 
 class ProcessStrategy(Strategy):
-    """Places the module on its device and connects the processes; what is exchanged is the subclass' business.
+    """Places the module on its device and connects the processes; gradients are not exchanged here.
 
-    DDPStrategy does the connecting, as a part and not as a parent: a strategy that *is* one is refused by Lightning in
+    A `DDPStrategy` makes the connections. It is a part and not the parent: Lightning refuses its subclasses in
     notebooks and on Apple's accelerator even for a single device, and it would average gradients that are not private.
-    Validation, test and prediction data are not divided: every process evaluates all of it, no record twice.
+    Validation, test and prediction data are not divided: every process evaluates all of it.
     """
+
+    child_command: Sequence[str] | None = None
+    """What Python runs in child processes; None: the program of this process."""
+
+    parallel_devices: Any = _of_ddp("parallel_devices", "The devices of this node.")
+    cluster_environment: Any = _of_ddp("cluster_environment", "How the processes find each other.")
+    num_nodes: Any = _of_ddp("num_nodes", "Number of machines.")
 
     def __init__(self, start_method: str = "popen", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._start_method = start_method
         self._ddp = DDPStrategy(start_method="popen")
-        self.child_command: list[str] | None = None
-        """What Python runs in further processes; None: the same program as in this one."""
-
-    # What the trainer sets.
-
-    @property
-    def parallel_devices(self) -> list[torch.device] | None:
-        """The devices of this node."""
-        return self._ddp.parallel_devices
-
-    @parallel_devices.setter
-    def parallel_devices(self, devices: list[torch.device] | None) -> None:
-        self._ddp.parallel_devices = devices
-
-    @property
-    def cluster_environment(self) -> Any:
-        """How the processes find each other."""
-        return self._ddp.cluster_environment
-
-    @cluster_environment.setter
-    def cluster_environment(self, environment: Any) -> None:
-        self._ddp.cluster_environment = environment
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of machines."""
-        return self._ddp.num_nodes
-
-    @num_nodes.setter
-    def num_nodes(self, num_nodes: int) -> None:
-        self._ddp.num_nodes = num_nodes
-
-    # What the trainer asks.
 
     @property
     def num_processes(self) -> int:
-        """Processes on this node."""
+        """Number of processes on this node."""
         return self._ddp.num_processes
 
     @property
     def world_size(self) -> int:
-        """Processes in all."""
+        """Total number of processes."""
         return max(1, self.num_nodes * self.num_processes)
 
     @property
     def global_rank(self) -> int:
-        """Number of the process among all."""
+        """Index of this process among all."""
         return self._ddp.global_rank if self.world_size > 1 else 0
 
     @property
     def local_rank(self) -> int:
-        """Number of the process on its node."""
+        """Index of this process on its node."""
         return self._ddp.local_rank if self.world_size > 1 else 0
 
     @property
     def node_rank(self) -> int:
-        """Number of the node."""
+        """Index of this node."""
         return self._ddp.node_rank
+
+    @property
+    def processes(self) -> Processes:
+        """What others need to know about the processes of this run."""
+        return Processes(self.global_rank, self.world_size, self.broadcast)
 
     @property
     @override
@@ -106,16 +114,14 @@ class ProcessStrategy(Strategy):
         if self.world_size == 1:
             return
         if self._start_method == "popen":
-            self._launcher = JobLauncher(self)
+            self._launcher = ScriptLauncher(
+                self.cluster_environment,
+                self.num_processes,
+                self.num_nodes,
+                lambda: child_command(self.child_command),
+            )
         else:
-            self._launcher = ForkLauncher(self, self._start_method)
-
-    def state_of_weights(self) -> dict[str, Any] | None:
-        """What has to stay with the weights, wherever they go: what they have cost; None if that is nothing."""
-        return None
-
-    def take_back(self, state: dict[str, Any] | None) -> None:
-        """The weights, with this state, have come back from processes that were started for a fit."""
+            self._launcher = ForkLauncher(self, start_method=self._start_method)  # type: ignore[arg-type]
 
     @override
     def setup_environment(self) -> None:
@@ -125,22 +131,22 @@ class ProcessStrategy(Strategy):
 
     def wait_for_children(self, seconds: float = 60.0) -> None:
         """Return when the processes that were started for this run have ended."""
-        for child in self._launcher.procs if isinstance(self._launcher, JobLauncher) else ():
+        for child in self._launcher.procs if isinstance(self._launcher, ScriptLauncher) else ():
             child.wait(seconds)
 
     @override
     def model_to_device(self) -> None:
-        """All processes begin with the weights of the first: without a seed each has made its own."""
+        """All processes start with the weights of the first: without a seed each has initialized its own."""
         assert self.model is not None
         self.model.to(self.root_device)
         if self.world_size > 1:
             for tensor in (*self.model.parameters(), *self.model.buffers()):
-                # As bytes: not every way to communicate knows every type of number.
+                # As bytes: not every communication backend knows every number type.
                 values = tensor.detach().reshape(-1).clone()
                 torch.distributed.broadcast(values.view(torch.uint8), src=0)
                 tensor.data.copy_(values.view(tensor.shape))
 
-    # Between processes; with one process each of these does nothing.
+    # With one process each of these returns what it is given.
 
     @override
     def barrier(self, name: str | None = None) -> None:
@@ -167,3 +173,108 @@ class ProcessStrategy(Strategy):
         if self.cluster_environment is not None:
             self.cluster_environment.teardown()
         super().teardown()
+
+
+class SharedBasis:
+    """A `Subspace` in the first process, whose basis every process uses.
+
+    Embeddings are summed over processes, so all must use exactly the same basis. If each computed its own, differences
+    in hardware and random numbers would make them differ.
+    """
+
+    def __init__(self, subspace: Subspace, processes: Processes, device: torch.device) -> None:
+        self.subspace, self._processes, self._device = subspace, processes, device
+        self._shared: Basis | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there is no basis yet."""
+        return self.subspace.basis is None
+
+    def at_step(self, step: int, anchors: Anchors) -> Basis:
+        """The basis for `step`."""
+        if self._processes.world_size == 1:
+            return self.subspace.at_step(step, anchors)
+        basis = self.subspace.at_step(step, anchors) if self._processes.is_first else self._shared
+        if self._processes.broadcast(basis is not self._shared):
+            received = self._processes.broadcast(None if basis is None else _on(basis, torch.device("cpu")))
+            self._shared = basis if self._processes.is_first else _on(received, self._device)
+        assert self._shared is not None
+        return self._shared
+
+    @property
+    def current(self) -> Basis:
+        """The basis of the last step."""
+        return self.subspace.current if self._shared is None else self._shared
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """The state for a checkpoint; None before the first step and in all processes but the first."""
+        return None if self.is_new else self.subspace.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Continue from a checkpoint. A basis of other groups or another subspace is replaced: it is public."""
+        if state is None:
+            return
+        if self.subspace.fits(state):
+            self.subspace.load_state_dict({name: self._here(value) for name, value in state.items()})
+        else:
+            warnings.warn(
+                "The basis in the checkpoint belongs to other parameter groups or another subspace, so a new one is "
+                "computed. Use the groups and subspace of the earlier run to keep it.",
+                stacklevel=2,
+            )
+
+    def _here(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._here(item) for item in value]
+        return value.to(self._device) if isinstance(value, torch.Tensor) else value
+
+
+def _on(basis: Basis, device: torch.device) -> Basis:
+    return replace(basis, blocks=tuple(block.to(device) for block in basis.blocks))
+
+
+def child_command(program: Sequence[str] | None = None) -> tuple[list[str], str | None]:
+    """The command that starts a child process, and the directory to start it in (None: the current one).
+
+    `program` is what Python runs; by default, the program of this process. A child of a Hydra job gets the overrides of
+    that job, as a single run in the job's directory. With the command line of its parent it would start the whole sweep
+    again, and train at the first job's settings, privacy included, while its parent trains at another's.
+    """
+    command = [sys.executable, *(_this_program() if program is None else program)]
+    hydra = sys.modules.get("hydra.core.hydra_config")  # a job of Hydra has imported it; nobody else needs it
+    if hydra is None or not hydra.HydraConfig.initialized():
+        return [*command, *sys.argv[1:]], None
+    job = hydra.HydraConfig.get()
+    settings = {
+        "hydra.mode": "RUN",
+        "hydra.run.dir": quoted(job.runtime.output_dir),
+        "hydra.output_subdir": "null",  # the parent has written the job's configuration
+        "hydra.job.name": f"{job.job.name}_child",
+    }
+    overrides = [*job.overrides.task, *(f"{key}={value}" for key, value in settings.items())]
+    return [*command, *config_flags(sys.argv[1:]), *overrides], job.runtime.cwd
+
+
+def _this_program() -> list[str]:
+    import __main__
+
+    spec = __main__.__spec__
+    return [str(Path(sys.argv[0]).resolve())] if spec is None else ["-m", spec.name]
+
+
+def config_flags(arguments: Sequence[str]) -> list[str]:
+    """The flags of a Hydra command line that locate configuration files."""
+    found = []
+    for i, argument in enumerate(arguments):
+        if argument in CONFIG_FLAGS:
+            found += [argument, *arguments[i + 1 : i + 2]]
+        elif argument.startswith(tuple(f"{flag}=" for flag in CONFIG_FLAGS)):
+            found.append(argument)
+    return found
+
+
+def quoted(text: str) -> str:
+    """The text as one value on Hydra's command line; a backslash is special only before a quote."""
+    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)
+    return f"'{escaped}'"

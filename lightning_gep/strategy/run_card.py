@@ -90,7 +90,6 @@ def mechanism_section(
     uses_basis = settings.uses_basis
     k = chosen.k if uses_basis else None
     quotas = groups.quotas(k) if k is not None else [None] * len(groups.names)
-    used = {"k": uses_basis, "clip_embedding": uses_basis, "clip_residual": settings.mechanism == "gep"}
     return {
         "name": settings.mechanism,
         **release_section(plan),
@@ -106,7 +105,7 @@ def mechanism_section(
         "refresh_every": cost.refresh_every if uses_basis else None,
         "decay": cost.decay if uses_basis and cost.subspace == "tracked" else None,
         "power_iterations": cost.power_iterations if uses_basis and cost.subspace == "power" else None,
-        "chosen_on_public_data": [name for name, there in used.items() if there and getattr(settings, name) == "auto"],
+        "chosen_on_public_data": list(settings.chosen_on_public_data),
     }
 
 

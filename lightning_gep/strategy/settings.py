@@ -1,51 +1,54 @@
-"""What a user tells GEPStrategy, checked at once."""
+"""The arguments of GEPStrategy, with their defaults and checks.
+
+This module imports neither torch nor Lightning, so that commands can read the defaults without waiting for them.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch.utils.data import DataLoader
-
-from lightning_gep.algorithm.groups import Grouping
-from lightning_gep.algorithm.noise import make_noise
-from lightning_gep.algorithm.subspace import PowerSubspace, RandomSubspace, Subspace
-from lightning_gep.algorithm.thresholds import Thresholds
-from lightning_gep.algorithm.tracked import TrackedSubspace
-from lightning_gep.arguments import one_of, positive_integer
+from lightning_gep.arguments import boolean, one_of, positive_integer
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.memory import microbatch_for
 from lightning_gep.privacy.accounting import make_accountant, power_of_ten_below
 from lightning_gep.privacy.calibration import make_mechanism
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import Clipping
-from lightning_gep.privacy.variants import Mechanism, Split
+from lightning_gep.privacy.variants import MECHANISMS, Mechanism, Split
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+    from lightning_gep.algorithm.groups import Grouping
 
 Auto = Literal["auto"]
-NOTHING_CHOSEN = Thresholds(k=1, clip_embedding=1.0, clip_residual=1.0)
-DEFAULT_ANCHORS, DEFAULT_REFRESH = 50, 1
-"""Of a tracked subspace: public records of a refresh, and steps from one to the next."""
+GENERATORS = ("system", "secure", "seeded")
+THRESHOLDS = ("clip_embedding", "clip_residual", "clip_norm")
 
 
 @dataclass(frozen=True)
 class PrivacySettings:
-    """The settings that decide the guarantee."""
+    """The settings that decide the guarantee, and what is published beside the weights."""
 
-    epsilon: float | None
-    noise_multiplier: float | None
-    delta: float | None
-    accountant: str
-    generator: str
-    seed: int
-    mechanism: str
-    k: int | Auto
-    clip_embedding: float | Auto
-    clip_residual: float | Auto
-    clip_norm: float
-    clipping: Clipping
-    split: Split
+    epsilon: float | None = None
+    delta: float | None = None
+    k: int | Auto = "auto"
+    noise_multiplier: float | None = None
+    accountant: str = "pld"
+    generator: str = "system"
+    seed: int = 0
+    mechanism: str = "gep"
+    clip_embedding: float | Auto = "auto"
+    clip_residual: float | Auto = "auto"
+    clip_norm: float = 1.0
+    clipping: Clipping = "separate"
+    split: Split = "optimal"
+    log_nonprivate: bool = False
+    trust_checkpoint: bool = False
 
     def __post_init__(self) -> None:
+        split: Any = self.split
+        if isinstance(split, list):  # from a configuration file
+            object.__setattr__(self, "split", tuple(split))
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise ConfigurationError(
                 f"Give exactly one of epsilon and noise_multiplier, but got epsilon={self.epsilon} and "
@@ -53,48 +56,42 @@ class PrivacySettings:
             )
         if self.k != "auto":
             positive_integer("k", self.k, "It is the number of basis vectors, e.g. 1000, or 'auto'.")
-        make_noise(self.generator, self.seed)
+        one_of("generator", self.generator, GENERATORS)
+        one_of("mechanism", self.mechanism, MECHANISMS)
         make_accountant(self.accountant)
-        self.mechanism_with(NOTHING_CHOSEN)
+        self.make_mechanism()
+        boolean("log_nonprivate", self.log_nonprivate)
+        boolean("trust_checkpoint", self.trust_checkpoint)
 
     @property
     def private(self) -> bool:
-        """Whether nobody can repeat the draws."""
-        return make_noise(self.generator, self.seed).private
+        """Whether sampling and noise are secret: nobody can repeat the draws."""
+        return self.generator != "seeded"
 
     @property
     def uses_basis(self) -> bool:
-        """Whether the mechanism projects on an anchor subspace."""
-        return self.mechanism_with(NOTHING_CHOSEN).uses_basis
-
-    def fill_in(self, chosen: Thresholds) -> Thresholds:
-        """What was chosen on public data where the user said "auto", and what the user said elsewhere."""
-        return Thresholds(
-            k=chosen.k if self.k == "auto" else self.k,
-            clip_embedding=chosen.clip_embedding if self.clip_embedding == "auto" else self.clip_embedding,
-            clip_residual=chosen.clip_residual if self.clip_residual == "auto" else self.clip_residual,
-        )
+        """Whether the mechanism projects gradients onto an anchor subspace."""
+        return MECHANISMS[self.mechanism].uses_basis
 
     @property
-    def leaves_choices(self) -> bool:
-        """Whether something has to be chosen on public data."""
-        used = (self.k, self.clip_embedding, *([self.clip_residual] if self.mechanism == "gep" else []))
-        return self.uses_basis and "auto" in used
+    def chosen_on_public_data(self) -> tuple[str, ...]:
+        """The settings the mechanism needs that are "auto"."""
+        needed = ("k", *self._thresholds) if self.uses_basis else ()
+        return tuple(name for name in needed if getattr(self, name) == "auto")
 
-    def mechanism_with(self, chosen: Thresholds) -> Mechanism:
-        """The mechanism, with what was chosen on public data."""
-        filled = self.fill_in(chosen)
-        clips = {
-            "gep": {"clip_embedding": filled.clip_embedding, "clip_residual": filled.clip_residual},
-            "bgep": {"clip_embedding": filled.clip_embedding},
-            "gp": {"clip_norm": self.clip_norm},
-        }
-        one_of("mechanism", self.mechanism, clips)
-        return make_mechanism(self.mechanism, clipping=self.clipping, split=self.split, **clips[self.mechanism])
+    def with_choices(self, *, k: int = 1, clip_embedding: float = 1.0, clip_residual: float = 1.0) -> "PrivacySettings":
+        """These settings with every "auto" replaced; the default values only allow the other settings to be checked."""
+        choices: dict[str, Any] = {"k": k, "clip_embedding": clip_embedding, "clip_residual": clip_residual}
+        return replace(self, **{name: value for name, value in choices.items() if getattr(self, name) == "auto"})
+
+    def make_mechanism(self) -> Mechanism:
+        """The mechanism with its thresholds; 1 stands in for a threshold that is still "auto"."""
+        thresholds = {name: getattr(self, name) for name in self._thresholds}
+        known = {name: 1.0 if value == "auto" else value for name, value in thresholds.items()}
+        return make_mechanism(self.mechanism, clipping=self.clipping, split=self.split, **known)
 
     def plan(
         self,
-        chosen: Thresholds,
         *,
         num_records: int,
         batch_size: int,
@@ -102,69 +99,63 @@ class PrivacySettings:
         num_parameters: int,
         noise_multiplier: float | None = None,
     ) -> PrivacyPlan:
-        """The plan of a run; a given `noise_multiplier` takes the place of a calibration."""
+        """The plan of a run; a given `noise_multiplier` replaces the calibration."""
         return PrivacyPlan.make(
-            self.mechanism_with(chosen),
+            self.make_mechanism(),
             num_records=num_records,
             expected_batch_size=batch_size,
             delta=power_of_ten_below(1 / num_records) if self.delta is None else self.delta,
             epsilon=self.epsilon if noise_multiplier is None else None,
             noise_multiplier=self.noise_multiplier if noise_multiplier is None else noise_multiplier,
             steps=steps,
-            k=self.fill_in(chosen).k if self.uses_basis else None,
+            k=(1 if self.k == "auto" else self.k) if self.uses_basis else None,
             num_parameters=num_parameters,
             accountant=self.accountant,
         )
 
+    @property
+    def _thresholds(self) -> list[str]:
+        return [field.name for field in fields(MECHANISMS[self.mechanism]) if field.name in THRESHOLDS]
+
 
 @dataclass(frozen=True)
 class CostSettings:
-    """The settings that decide how much work a step is and how good the subspace, but not the guarantee."""
+    """The settings that decide the cost of a step and the quality of the subspace, but not the guarantee."""
 
-    groups: Grouping
-    subspace: str
-    num_anchors: int | None
-    refresh_every: int
-    decay: float
-    power_iterations: int
-    microbatch_size: int | Auto
-    gradients: str
-    aux_dataloader: DataLoader[Any] | Callable[[], DataLoader[Any]] | None
+    groups: "Grouping" = "balanced"
+    subspace: str = "tracked"
+    num_anchors: int | None = None
+    refresh_every: int = 1
+    decay: float = 0.95
+    power_iterations: int = 1
+    microbatch_size: int | Auto = "auto"
+    gradients: str = "auto"
+    aux_dataloader: "DataLoader[Any] | Callable[[], DataLoader[Any]] | None" = None
+    start_method: str = "popen"
 
     def __post_init__(self) -> None:
         one_of("subspace", self.subspace, ("tracked", "power", "random"))
         one_of("gradients", self.gradients, ("auto", "functional", "hooks", "loop"))
+        one_of("start_method", self.start_method, ("popen", "fork", "forkserver", "spawn"))
+        positive_integer("num_anchors", self.anchors, "It is the number of public records used by each refresh.")
         if self.microbatch_size != "auto":
-            positive_integer(
-                "microbatch_size", self.microbatch_size, "It is the number of records at a time, or 'auto'."
-            )
-        self.subspace_for((1,), (1,))
+            advice = "It is the number of records whose gradients are held at a time, or 'auto'."
+            positive_integer("microbatch_size", self.microbatch_size, advice)
 
     @property
     def anchors(self) -> int:
-        """Anchors of a refresh: the paper's 2000 from a cold start, a few for a basis that remembers."""
-        return (2000 if self.subspace == "power" else DEFAULT_ANCHORS) if self.num_anchors is None else self.num_anchors
+        """Public records of a refresh: by default the paper's 2000 for a cold start, 50 for a tracked subspace."""
+        return (2000 if self.subspace == "power" else 50) if self.num_anchors is None else self.num_anchors
 
     def anchors_due(self, k: int, *, filling: bool) -> int:
-        """Anchors of the next refresh; the first one of a basis that remembers has to fill it."""
+        """Public records of the next refresh; the first refresh of a tracked subspace has to fill all k directions."""
         return max(self.anchors, k) if filling and self.subspace == "tracked" else self.anchors
 
     @property
     def sweeps(self) -> int:
-        """How often a refresh looks at each of its anchors."""
+        """How often a refresh reads each of its public records."""
         return self.power_iterations if self.subspace == "power" else 1
 
-    def subspace_for(self, sizes: tuple[int, ...], quotas: tuple[int, ...]) -> Subspace:
-        """The source of the basis."""
-        positive_integer("num_anchors", self.anchors, "It is the number of public records each refresh looks at.")
-        if self.subspace == "tracked":
-            return TrackedSubspace(
-                sizes, quotas, num_anchors=self.anchors, decay=self.decay, refresh_every=self.refresh_every
-            )
-        if self.subspace == "power":
-            return PowerSubspace(sizes, quotas, iterations=self.power_iterations, refresh_every=self.refresh_every)
-        return RandomSubspace(sizes, quotas, refresh_every=self.refresh_every)
 
-    def microbatch_on(self, device: torch.device, num_parameters: int) -> int:
-        """Records whose gradients are held at a time: as given, or what fits."""
-        return microbatch_for(num_parameters, device) if self.microbatch_size == "auto" else self.microbatch_size
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in (*fields(PrivacySettings), *fields(CostSettings))}
+"""The default of every argument of GEPStrategy."""

@@ -1,6 +1,6 @@
 """GEPStrategy: the glue between Lightning's hooks and the private core."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,13 @@ from lightning_gep.algorithm.diagnostics import BatchStatistics, Diagnostics
 from lightning_gep.algorithm.gep import gradient_embedding_perturbation
 from lightning_gep.algorithm.groups import Grouping, ParameterGroups
 from lightning_gep.algorithm.noise import NoNoise, make_noise
-from lightning_gep.algorithm.subspace import BasisSource, NoSubspace
+from lightning_gep.algorithm.subspace import BasisSource, NoSubspace, PowerSubspace, RandomSubspace, Subspace
 from lightning_gep.algorithm.thresholds import Thresholds
-from lightning_gep.arguments import boolean
+from lightning_gep.algorithm.tracked import TrackedSubspace
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.fresh_randomness import renew_random_states
 from lightning_gep.gradients.heap import keep_freed_memory
+from lightning_gep.gradients.memory import microbatch_for
 from lightning_gep.gradients.mixing import check_collate
 from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.gradients.withheld import withheld
@@ -42,6 +43,7 @@ from lightning_gep.strategy.checkpoints import check_same_guarantee, open_ledger
 from lightning_gep.strategy.logs import LogGuard
 from lightning_gep.strategy.poisson_loader import EmptyBatch, PoissonLoader
 from lightning_gep.strategy.private_batch import PrivateBatch
+from lightning_gep.strategy.processes import SharedBasis
 from lightning_gep.strategy.public_data import (
     PublicRecords,
     PublicStream,
@@ -64,8 +66,7 @@ from lightning_gep.strategy.refusals import (
 )
 from lightning_gep.strategy.release_checks import ReleaseChecks
 from lightning_gep.strategy.run_card import RunCard, card_directory, mechanism_section, public_data_section
-from lightning_gep.strategy.settings import NOTHING_CHOSEN, Auto, CostSettings, PrivacySettings
-from lightning_gep.strategy.shared_basis import SharedBasis
+from lightning_gep.strategy.settings import Auto, CostSettings, PrivacySettings
 from lightning_gep.strategy.step import StepGradients
 from lightning_gep.strategy.transfer import TransferGuard, in_a_list
 
@@ -90,32 +91,32 @@ class GEPStrategy(AccountedStrategy):
 
     def __init__(
         self,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        k: int | Auto = "auto",
+        epsilon: float | None = PrivacySettings.epsilon,
+        delta: float | None = PrivacySettings.delta,
+        k: int | Auto = PrivacySettings.k,
         *,
-        noise_multiplier: float | None = None,
-        accountant: str = "pld",
-        generator: str = "system",
-        seed: int = 0,
-        mechanism: str = "gep",
-        clip_embedding: float | Auto = "auto",
-        clip_residual: float | Auto = "auto",
-        clip_norm: float = 1.0,
-        clipping: Clipping = "separate",
-        split: Split = "optimal",
-        groups: Grouping = "balanced",
-        subspace: str = "tracked",
-        num_anchors: int | None = None,
-        refresh_every: int = 1,
-        decay: float = 0.95,
-        power_iterations: int = 1,
-        microbatch_size: int | Auto = "auto",
-        gradients: str = "auto",
-        aux_dataloader: DataLoader[Any] | Callable[[], DataLoader[Any]] | None = None,
-        log_nonprivate: bool = False,
-        trust_checkpoint: bool = False,
-        start_method: str = "popen",
+        noise_multiplier: float | None = PrivacySettings.noise_multiplier,
+        accountant: str = PrivacySettings.accountant,
+        generator: str = PrivacySettings.generator,
+        seed: int = PrivacySettings.seed,
+        mechanism: str = PrivacySettings.mechanism,
+        clip_embedding: float | Auto = PrivacySettings.clip_embedding,
+        clip_residual: float | Auto = PrivacySettings.clip_residual,
+        clip_norm: float = PrivacySettings.clip_norm,
+        clipping: Clipping = PrivacySettings.clipping,
+        split: Split = PrivacySettings.split,
+        groups: Grouping = CostSettings.groups,
+        subspace: str = CostSettings.subspace,
+        num_anchors: int | None = CostSettings.num_anchors,
+        refresh_every: int = CostSettings.refresh_every,
+        decay: float = CostSettings.decay,
+        power_iterations: int = CostSettings.power_iterations,
+        microbatch_size: int | Auto = CostSettings.microbatch_size,
+        gradients: str = CostSettings.gradients,
+        aux_dataloader: DataLoader[Any] | Callable[[], DataLoader[Any]] | None = CostSettings.aux_dataloader,
+        log_nonprivate: bool = PrivacySettings.log_nonprivate,
+        trust_checkpoint: bool = PrivacySettings.trust_checkpoint,
+        start_method: str = CostSettings.start_method,
     ) -> None:
         super().__init__(start_method=start_method)
         self.settings = PrivacySettings(
@@ -131,7 +132,9 @@ class GEPStrategy(AccountedStrategy):
             clip_residual=clip_residual,
             clip_norm=clip_norm,
             clipping=clipping,
-            split=split if isinstance(split, str) else (split[0], split[1]),  # from a config file it comes as a list
+            split=split,
+            log_nonprivate=log_nonprivate,
+            trust_checkpoint=trust_checkpoint,
         )
         self.cost = CostSettings(
             groups=groups,
@@ -143,9 +146,10 @@ class GEPStrategy(AccountedStrategy):
             microbatch_size=microbatch_size,
             gradients=gradients,
             aux_dataloader=aux_dataloader,
+            start_method=start_method,
         )
-        self.log_nonprivate = boolean("log_nonprivate", log_nonprivate)
-        self.trust_checkpoint = boolean("trust_checkpoint", trust_checkpoint)
+        make_subspace(self.cost, (1,), (1,))
+        self.log_nonprivate, self.trust_checkpoint = log_nonprivate, trust_checkpoint
         self._training_data: Dataset[Any] | None = None
         self._validated_before: list[object] = []
         self._public_records: PublicRecords | None = None
@@ -236,9 +240,9 @@ class GEPStrategy(AccountedStrategy):
         an_epoch = -(-len(loader) // self.world_size)
         steps = planned_steps(trainer, an_epoch)
         # With no noise at first: mistakes should be found before seconds are spent on public data and calibration.
-        self.settings.plan(NOTHING_CHOSEN, **size, steps=steps, noise_multiplier=0.0)
+        self.settings.plan(**size, steps=steps, noise_multiplier=0.0)
         if self.settings.epsilon is not None and steps is None:
-            self.settings.plan(NOTHING_CHOSEN, **size, steps=None)
+            self.settings.plan(**size, steps=None)
         logged = self._prepare_gradients(trainer, loader, groups)
         saved = self._state_to_continue()
         self.privacy = self._new_account(steps, **size) if saved is None else self._continued_account(saved, **size)
@@ -272,7 +276,9 @@ class GEPStrategy(AccountedStrategy):
         """Find the public data and the way to compute gradients; gives the names that training_step logs."""
         seed = self.settings.seed if self.settings.generator == "seeded" else None
         keep_freed_memory(self.root_device)
-        microbatch = self.cost.microbatch_on(self.root_device, groups.num_parameters)
+        microbatch = self.cost.microbatch_size
+        if microbatch == "auto":
+            microbatch = microbatch_for(groups.num_parameters, self.root_device)
         self._gradients = StepGradients(
             self._module,
             self.precision_plugin,
@@ -313,7 +319,7 @@ class GEPStrategy(AccountedStrategy):
 
     def _new_account(self, steps: int | None, **size: int) -> PrivacyAccount:
         self._chosen = self._choose_thresholds()
-        return PrivacyAccount(self.settings.plan(self._chosen, **size, steps=steps), private=self.settings.private)
+        return PrivacyAccount(self._settled.plan(**size, steps=steps), private=self.settings.private)
 
     def _continued_account(self, saved: dict[str, Any], **size: int) -> PrivacyAccount:
         """The account of the run before. Raises ConfigurationError unless the same guarantee is asked for again."""
@@ -322,27 +328,33 @@ class GEPStrategy(AccountedStrategy):
         self._chosen = Thresholds(**saved["chosen"])
         before, noise = account.plan, self.settings.noise_multiplier
         noise = before.event.noise_multiplier if noise is None else noise
-        asked = self.settings.plan(self._chosen, **size, steps=before.planned_steps, noise_multiplier=noise)
+        asked = self._settled.plan(**size, steps=before.planned_steps, noise_multiplier=noise)
         check_same_guarantee(before, asked, self.settings.epsilon)
         account.private = account.private and self.settings.private
         return account
 
     def _choose_thresholds(self) -> Thresholds:
         """What the user left to "auto", chosen on public records by the first process."""
-        if not self.settings.leaves_choices:
-            return self.settings.fill_in(NOTHING_CHOSEN)
+        if not self.settings.chosen_on_public_data:
+            return settled(self.settings.with_choices())
         k = None if self.settings.k == "auto" else self.settings.k
         chosen = self.broadcast(self._anchors.thresholds(k) if self.is_global_zero else None)
         assert chosen is not None
-        return self.settings.fill_in(chosen)
+        return settled(self.settings.with_choices(**vars(chosen)))
 
     def _make_basis_source(self, groups: ParameterGroups, saved: dict[str, Any] | None) -> BasisSource:
         like = torch.zeros(0, dtype=self._gradients.dtype, device=self._gradients.device)
         if not self.settings.uses_basis:
             return NoSubspace(groups.num_parameters, like)
-        source = SharedBasis(self.cost.subspace_for(groups.sizes, groups.quotas(self._chosen.k)), self, like.device)
+        source = SharedBasis(
+            make_subspace(self.cost, groups.sizes, groups.quotas(self._chosen.k)), self.processes, like.device
+        )
         source.load_state_dict(saved["subspace"] if saved is not None else None)
         return source
+
+    @property
+    def _settled(self) -> PrivacySettings:
+        return self.settings.with_choices(**vars(self._chosen))
 
     # A step.
 
@@ -491,6 +503,22 @@ class GEPStrategy(AccountedStrategy):
                 f"Process {self.global_rank} has other privacy settings than process 0: {plan.to_state()} instead of "
                 f"{first}. Start all processes with the same configuration."
             )
+
+
+def settled(settings: PrivacySettings) -> Thresholds:
+    """What the settings say, none of them "auto"."""
+    return Thresholds(settings.k, settings.clip_embedding, settings.clip_residual)  # type: ignore[arg-type]
+
+
+def make_subspace(cost: CostSettings, sizes: Sequence[int], quotas: Sequence[int]) -> Subspace:
+    """The source of the basis; raises ConfigurationError for settings that it cannot have."""
+    if cost.subspace == "tracked":
+        return TrackedSubspace(
+            sizes, quotas, num_anchors=cost.anchors, decay=cost.decay, refresh_every=cost.refresh_every
+        )
+    if cost.subspace == "power":
+        return PowerSubspace(sizes, quotas, iterations=cost.power_iterations, refresh_every=cost.refresh_every)
+    return RandomSubspace(sizes, quotas, refresh_every=cost.refresh_every)
 
 
 def planned_steps(trainer: Trainer, batches_an_epoch: int) -> int | None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from lightning_gep.errors import NOT_IN_DIRECTORY
 from lightning_gep.reporting.records import RUN_FILE, RunRecord
-from lightning_gep.strategy.job_command import quoted
+from lightning_gep.strategy.processes import quoted
 from recipes.running.cells import Run
 from recipes.running.outcome import make_result, read_result, result_file, write_result
 from recipes.running.parking import fetch, park

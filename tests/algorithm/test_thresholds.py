@@ -67,12 +67,12 @@ def test_gradients_that_say_nothing_still_give_usable_thresholds():
 @pytest.mark.parametrize(
     ("settings", "chosen"),
     [
-        ({"mechanism": "gep", "k": 5, "clip_embedding": 1.0}, True),
-        ({"mechanism": "gep", "k": 5, "clip_embedding": 1.0, "clip_residual": 1.0}, False),
-        ({"mechanism": "bgep", "k": 5, "clip_embedding": 1.0}, False),
-        ({"mechanism": "bgep", "k": 5}, True),
-        ({"mechanism": "gp"}, False),
+        ({"mechanism": "gep", "k": 5, "clip_embedding": 1.0}, ("clip_residual",)),
+        ({"mechanism": "gep", "k": 5, "clip_embedding": 1.0, "clip_residual": 1.0}, ()),
+        ({"mechanism": "bgep", "k": 5, "clip_embedding": 1.0}, ()),
+        ({"mechanism": "bgep", "k": 5}, ("clip_embedding",)),
+        ({"mechanism": "gp"}, ()),
     ],
 )
 def test_only_what_the_mechanism_uses_is_chosen(settings, chosen):
-    assert GEPStrategy(epsilon=1.0, **settings).settings.leaves_choices == chosen
+    assert GEPStrategy(epsilon=1.0, **settings).settings.chosen_on_public_data == chosen

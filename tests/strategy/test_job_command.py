@@ -4,14 +4,14 @@ import sys
 
 import pytest
 
-from lightning_gep.strategy.job_command import child_command, config_flags, quoted
+from lightning_gep.strategy.processes import child_command, config_flags, quoted
 
 APP = """
 import os, sys
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
-from lightning_gep.strategy.job_command import child_command
+from lightning_gep.strategy.processes import child_command
 
 @hydra.main(version_base="1.3", config_path=None)
 def main(config):

@@ -21,7 +21,6 @@ from lightning_gep.cli.plan.sizes import Known
 from lightning_gep.cli.plan.table import bar, plan_table
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.privacy.run_size import RunSize
-from lightning_gep.strategy.settings import NOTHING_CHOSEN
 from lightning_gep.strategy.strategy import planned_steps
 from tests.browser import Watched, browser  # noqa: F401  # a fixture
 
@@ -45,7 +44,6 @@ def strategys_plan(*overrides):
     data.setup("fit")
     loader = data.train_dataloader()
     return strategy.settings.plan(
-        strategy.settings.fill_in(NOTHING_CHOSEN),
         num_records=len(loader.dataset),
         batch_size=loader.batch_size,
         steps=planned_steps(trainer, len(loader)),

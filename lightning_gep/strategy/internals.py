@@ -1,0 +1,106 @@
+"""The private names of Lightning and torch that this package uses, all of them, and why.
+
+A release of Lightning or torch that renames one breaks its test in tests/strategy/test_internals.py, and a fit raises
+AttributeError before the first release; none of them can fail silently into a weaker guarantee.
+"""
+
+import io
+import os
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import nn
+from typing_extensions import override
+
+TRANSFER_HOOK = "_on_before_batch_transfer"
+
+
+def on_before_batch_transfer(module: LightningModule, batch: Any, dataloader_idx: int = 0) -> Any:
+    """The batch after the user's hook of this name.
+
+    The public hook of the module would miss the one of a datamodule; Lightning's private method finds both.
+    """
+    return LightningModule._on_before_batch_transfer(module, batch, dataloader_idx)
+
+
+def train_loader_in_list(trainer: Trainer) -> bool:
+    """Whether the train loader was passed to `fit` in a list of one, so that its batches come in such a list, too.
+
+    Lightning keeps what the user passed only here; `trainer.train_dataloader` is what it made of it.
+    """
+    given: Any = trainer.fit_loop._data_source.instance
+    return isinstance(given, list | tuple) and len(given) == 1
+
+
+def attached_trainer(module: LightningModule) -> Any:
+    """The trainer of a module, or None. The public `module.trainer` raises where there is none."""
+    return module._trainer
+
+
+def current_hook(module: LightningModule) -> str | None:
+    """The name of the hook that Lightning is running, which tells training from validation. No public name has it."""
+    return module._current_fx_name
+
+
+def logged_results(trainer: Trainer) -> object:
+    """What holds the values logged so far, which training_step can reach through `self.trainer`."""
+    return trainer._logger_connector
+
+
+def parts_with_gradient_hooks(module: nn.Module) -> list[str]:
+    """Names of parameters and submodules with hooks that see gradients. torch has no public list of hooks."""
+    hooked = [name for name, p in module.named_parameters() if p._backward_hooks]
+    hooked += [name or "the module" for name, part in module.named_modules() if part._backward_hooks]
+    return hooked + [name or "the module" for name, part in module.named_modules() if part._backward_pre_hooks]
+
+
+class ScriptLauncher(_SubprocessScriptLauncher):
+    """Lightning's launcher of child processes, running the given command instead of Lightning's own.
+
+    In a job of a Hydra sweep Lightning's command would start the whole sweep again: see `processes.child_command`.
+    """
+
+    def __init__(self, environment: Any, num_processes: int, num_nodes: int, command: Callable[[], Any]) -> None:
+        super().__init__(environment, num_processes, num_nodes)
+        self.command = command
+
+    @override
+    def _call_children_scripts(self) -> None:
+        self._check_can_spawn_children()
+        environment = self.cluster_environment
+        os.environ.update(
+            MASTER_ADDR=environment.main_address,
+            MASTER_PORT=str(environment.main_port),
+            NODE_RANK=str(environment.node_rank()),
+            LOCAL_RANK=str(environment.local_rank()),
+            WORLD_SIZE=str(self.num_processes * self.num_nodes),
+        )
+        command, directory = self.command()
+        self.procs = [
+            subprocess.Popen(command, env={**os.environ, "LOCAL_RANK": str(rank)}, cwd=directory)
+            for rank in range(1, self.num_processes)
+        ]
+
+
+class ForkLauncher(_MultiProcessingLauncher):
+    """Lightning's launcher for notebooks; the privacy state comes back from the first process with the weights."""
+
+    @override
+    def get_extra_results(self, trainer: Trainer) -> dict[str, Any]:
+        strategy: Any = trainer.strategy
+        fits = trainer.state.fn == TrainerFn.FITTING  # nothing else returns weights
+        state = io.BytesIO()  # tensors would be shared with a process that ends
+        torch.save(strategy.state_of_weights() if fits else None, state)
+        return {**super().get_extra_results(trainer), "state_of_weights": state.getvalue()}
+
+    @override
+    def update_main_process_results(self, trainer: Trainer, extra: dict[str, Any]) -> None:
+        super().update_main_process_results(trainer, extra)
+        strategy: Any = trainer.strategy
+        state = io.BytesIO(extra["state_of_weights"])
+        strategy.take_back(torch.load(state, map_location="cpu", weights_only=True))
