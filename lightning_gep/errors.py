@@ -1,8 +1,5 @@
 """The errors a user can meet. Each message says what is wrong, which value, and what to do instead."""
 
-NOT_IN_DIRECTORY = "is not in directory="
-"""How every message about data that are missing puts it; who runs many jobs knows by it which ones wait for data."""
-
 
 class ConfigurationError(ValueError):
     """A setting that cannot work; raised before any private record is read.

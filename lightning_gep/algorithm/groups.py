@@ -92,7 +92,8 @@ def allocate(k: int, sizes: Sequence[int]) -> tuple[int, ...]:
     if k > sum(sizes):
         raise ConfigurationError(
             f"k={k} basis vectors are more than the {sum(sizes)} trainable parameters. "
-            f"Use k={sum(sizes)} at most, or mechanism='gp'."
+            f"Use k={sum(sizes)} at most, or mechanism='gp'.",
+            setting="k",
         )
     shares = _capped_shares(k, sizes)
     quotas = [math.floor(share + 1e-9) for share in shares]

@@ -131,7 +131,8 @@ class TrackedSubspace(Subspace):
         )
         if not 0 <= decay < 1:
             raise ConfigurationError(
-                f"decay must be at least 0 and below 1, but it is {decay!r}. Use 0.95 to remember about 20 steps."
+                f"decay must be at least 0 and below 1, but it is {decay!r}. Use 0.95 to remember about 20 steps.",
+                setting="decay",
             )
         self.num_anchors, self.decay = num_anchors, decay
         self._blocks: list[TrackedBlock] = []

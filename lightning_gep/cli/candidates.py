@@ -1,10 +1,8 @@
 """What a run would cost at each of several settings, known before any of them is trained."""
 
-from typing import Any
+from omegaconf import DictConfig
 
-from omegaconf import DictConfig, OmegaConf
-
-from lightning_gep.cli.plan.sizes import Known, Sizes
+from lightning_gep.cli.plan.inputs import Sizes, strategy_settings
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.accounting import power_of_ten_below
 from lightning_gep.privacy.calibration import noise_multiplier_for
@@ -16,7 +14,7 @@ Event = dict[str, float | bool]
 
 def planned_events(configs: list[DictConfig]) -> list[Event]:
     """The steps and the noise of each run. Data and model are built for their sizes; nothing is trained."""
-    sizes = Sizes(Known())
+    sizes = Sizes()
     return [_planned_event(config, sizes) for config in configs]
 
 
@@ -24,13 +22,11 @@ def _planned_event(config: DictConfig, sizes: Sizes) -> Event:
     if config.mechanism.mechanism == NO_PRIVACY:
         raise ConfigurationError(
             "mechanism=none has no privacy, so what is picked from such runs has none either. Leave it out, or "
-            "leave out hydra/sweeper=repeat_and_select to train a grid."
+            "leave out hydra/sweeper=repeat_and_select to train a grid.",
+            setting="mechanism",
         )
-    settings: Any = {
-        **OmegaConf.to_container(config.mechanism, resolve=True),  # type: ignore[dict-item]
-        **OmegaConf.to_container(config.privacy, resolve=True),  # type: ignore[dict-item]
-    }
-    size = sizes.of(config, settings)
+    settings = strategy_settings(config)
+    size = sizes.of(config)
     rate = size.expected_batch_size / size.num_records
     noise = settings["noise_multiplier"]
     delta = settings["delta"] or power_of_ten_below(1 / size.num_records)

@@ -1,26 +1,58 @@
-"""What went wrong, in a line for people."""
+"""Errors as one line for people, with the configuration key that the error is about."""
 
-from hydra.errors import InstantiationException
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from lightning_gep.cli.configs import with_config_key
 from lightning_gep.errors import ConfigurationError, LedgerError
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """The error itself, or the one that Hydra met while it built an object."""
+    """The error itself, or the one that Hydra wrapped while it built an object."""
     return error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ is not None else error
 
 
 def is_a_setting(error: BaseException) -> bool:
-    """Whether it can be mended by other settings, and was found before anything was trained."""
+    """Whether other settings would fix it. Such errors are raised before anything is trained."""
     return isinstance(cause_of(error), ConfigurationError | LedgerError)
 
 
-def in_a_line(error: BaseException, config: DictConfig) -> str:
-    """The message with the key of the configuration it is about; for an error we did not write, also its kind."""
+def in_a_line(error: BaseException, config: DictConfig | None = None) -> str:
+    """The message on one line: with its configuration key, or the error's type if it is not one of ours or Hydra's."""
     cause = cause_of(error)
-    message = " ".join(str(cause).split())
-    if not is_a_setting(error):
+    # Hydra adds the folders it searched and links to its manual.
+    message = " ".join(str(cause).split("Config search path:")[0].split("See https://")[0].split())
+    if not isinstance(cause, ConfigurationError | LedgerError | HydraException | OmegaConfBaseException):
         return f"{type(cause).__name__}: {message}" if message else type(cause).__name__
-    return with_config_key(message, OmegaConf.to_container(config, resolve=False))
+    keys = config_keys(getattr(cause, "setting", None), config)
+    named = all(key in message for key in keys)
+    return message if named else f"{message} (config key: {', '.join(keys)})"
+
+
+@contextmanager
+def one_line_errors(where: str = "", config: DictConfig | None = None) -> Iterator[None]:
+    """Inside, every error of the configuration becomes a one-line ConfigurationError; `where` names the job."""
+    try:
+        yield
+    except (ConfigurationError, HydraException, OmegaConfBaseException) as error:
+        line = in_a_line(error, config)
+        raise ConfigurationError(f"{line} (In {where}.)" if where and where not in line else line) from error
+
+
+def config_keys(setting: str | None, config: DictConfig | None) -> list[str]:
+    """The keys of the configuration that set an argument of that name; a key that refers to another is left out."""
+    if setting is None or config is None:
+        return []
+    return [key for key in _keys(OmegaConf.to_container(config)) if key.rpartition(".")[2] == setting]
+
+
+def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{prefix}{name}.")
+        elif not str(value).startswith("${"):
+            yield f"{prefix}{name}"

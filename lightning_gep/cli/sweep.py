@@ -1,15 +1,11 @@
 """Sweeps: a grid of jobs, or as many as chance says, in a directory that can be started again until all are done."""
 
 import secrets
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from hydra._internal.core_plugins import basic_sweeper
 from hydra.core.override_parser.types import Override
-from hydra.core.plugins import Plugins
 from hydra.errors import CompactHydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
@@ -19,6 +15,7 @@ from typing_extensions import override
 from lightning_gep.arguments import one_of
 from lightning_gep.cli.candidates import planned_events
 from lightning_gep.cli.console import terminal
+from lightning_gep.cli.hydra_sweeper import BasicSweeper, combinations_of, is_installed, register
 from lightning_gep.cli.monitor import SweepMonitor, outcome_table
 from lightning_gep.cli.names import job_name
 from lightning_gep.cli.summary import short_path
@@ -28,13 +25,10 @@ from lightning_gep.privacy.repetitions import SHAPES, draw_repetitions
 from lightning_gep.reporting.records import RunRecord, SweepRecord, locked
 from lightning_gep.strategy.processes import quoted
 
-NAMESPACE = "hydra_plugins.lightning_gep"
 EXTRAS = {"hydra_joblib_launcher": "joblib", "hydra_submitit_launcher": "submitit", "hydra_ray_launcher": "ray"}
 
 Job = list[str]
 """The overrides of one job."""
-
-Plugins.instance()  # it loads Hydra's own plugins once more: a base class taken before that would be another one
 
 
 class JobsFailed(SystemExit):
@@ -43,10 +37,9 @@ class JobsFailed(SystemExit):
     code = 1
 
 
-class GridSweeper(basic_sweeper.BasicSweeper):
+class GridSweeper(BasicSweeper):
     """Hydra's own grid, with a list of its jobs on disk, a live table of them, and the cost of them all at the end."""
 
-    __module__ = NAMESPACE
     record: SweepRecord
     launched: list[str]
     """The names of the jobs of this command."""
@@ -55,7 +48,7 @@ class GridSweeper(basic_sweeper.BasicSweeper):
         """Take the launcher that is configured, if it is installed."""
         launcher = config.hydra.launcher._target_
         extra = next((extra for name, extra in EXTRAS.items() if name in launcher), None)
-        if extra is not None and launcher not in Plugins.instance().class_name_to_class:
+        if extra is not None and not is_installed(launcher):
             choice = config.hydra.runtime.choices["hydra/launcher"]
             raise CompactHydraException(
                 f"gep-train: hydra/launcher={choice} is not installed. Use pip install 'lightning-gep[{extra}]', or "
@@ -94,7 +87,7 @@ class GridSweeper(basic_sweeper.BasicSweeper):
         directory = Path(self.config.hydra.sweep.dir)
         swept = [override for override in overrides if override.is_sweep_override()]
         fixed = [str(o.input_line) for o in overrides if not o.is_sweep_override() and o.key_or_group != "sweep"]
-        (grid,) = basic_sweeper.BasicSweeper.split_arguments(swept, None)
+        grid = combinations_of(swept)
         jobs = self.choose(grid, fixed, directory)
         self.launched = [job_name(job) for job in jobs]
         # Jobs of an earlier command with the same name stay on the list: they were paid for, too.
@@ -145,8 +138,6 @@ class RepeatAndSelectSweeper(GridSweeper):
     2022): what pays for it is that nobody knows how many there were. The number is therefore drawn from the operating
     system's entropy before the first job, and kept when the sweep is started again.
     """
-
-    __module__ = NAMESPACE
 
     def __init__(self, max_batch_size: int | None, mean: float, distribution: str, params: Any = None) -> None:
         super().__init__(max_batch_size, params)
@@ -207,19 +198,8 @@ class RepeatAndSelectSweeper(GridSweeper):
 
 
 def register_sweepers() -> None:
-    """Make the sweepers known to Hydra, which takes plugins from its own namespace only.
-
-    Files installed there would be imported at every start of every Hydra program; a module made here is seen by this
-    program alone.
-    """
-    plugins = Plugins.instance()
-    ours = ModuleType(NAMESPACE)
-    for sweeper in (GridSweeper, RepeatAndSelectSweeper):
-        setattr(ours, sweeper.__name__, sweeper)
-        plugins.register(sweeper)
-    top, name = NAMESPACE.split(".")
-    setattr(sys.modules.setdefault(top, ModuleType(top)), name, ours)
-    sys.modules[NAMESPACE] = ours
+    """Make the sweepers known to Hydra."""
+    register(GridSweeper, RepeatAndSelectSweeper)
 
 
 def check_stays_here(config: DictConfig) -> None:

@@ -48,7 +48,9 @@ def choose_backend(
                 return chosen
             refused.append(f"{name} {fault}")
     if how != "auto":
-        raise ConfigurationError(f"gradients={how!r} cannot be used with this module: {refused[0]}. Use 'auto'.")
+        raise ConfigurationError(
+            f"gradients={how!r} cannot be used with this module: {refused[0]}. Use 'auto'.", setting="gradients"
+        )
     raise ConfigurationError(f"No way to compute per-sample gradients works on this module: {'; '.join(refused)}.")
 
 

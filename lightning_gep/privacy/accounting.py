@@ -171,11 +171,14 @@ def make_accountant(name: str) -> Accountant:
 def check_delta(delta: float, num_records: int | None = None) -> float:
     """δ, if it is in (0, 1) and, where the number of records is known, below 1/N."""
     if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
-        raise ConfigurationError(f"delta must lie between 0 and 1, but it is {delta!r}. Use e.g. 1e-5.")
+        raise ConfigurationError(
+            f"delta must lie between 0 and 1, but it is {delta!r}. Use e.g. 1e-5.", setting="delta"
+        )
     if num_records is not None and delta >= 1 / num_records:
         raise ConfigurationError(
             f"delta={delta!r} is not below 1/N = {1 / num_records:.2g} for N={num_records} records: publishing one "
-            f"record at random would already satisfy it. Use delta={power_of_ten_below(1 / num_records):.0e} or less."
+            f"record at random would already satisfy it. Use delta={power_of_ten_below(1 / num_records):.0e} or less.",
+            setting="delta",
         )
     return float(delta)
 

@@ -74,7 +74,8 @@ def calibrate(
         if missing:
             raise ConfigurationError(
                 f"split='optimal' weighs embedding and residual by their noise, so it needs {', '.join(missing)}. "
-                "Give them, or use split='equal'."
+                "Give them, or use split='equal'.",
+                setting="split",
             )
     config.release(1.0, k=k, num_parameters=num_parameters)
     sigma, spent = noise_multiplier_for(epsilon, delta, sample_rate, steps, accountant)
@@ -111,7 +112,8 @@ def make_mechanism(
     if clipping != "separate":
         raise ConfigurationError(
             f"clipping={clipping!r} ties embedding and residual together, but mechanism={name!r} releases "
-            "one part only. Use clipping='separate'."
+            "one part only. Use clipping='separate'.",
+            setting="clipping",
         )
     return BGEP(**given) if name == "bgep" else GP(**given)
 
@@ -139,7 +141,8 @@ def noise_multiplier_for(
         raise ConfigurationError(
             f"epsilon={epsilon} with delta={delta} over {steps} steps at sampling rate {sample_rate:.3g} cannot be "
             f"reached: even a noise multiplier of {LARGEST_NOISE:.0f} gives more. Raise epsilon or delta, or "
-            "train for fewer steps."
+            "train for fewer steps.",
+            setting="epsilon",
         )
     high = LARGEST_NOISE, at_largest
     sigma, spent = _smallest_noise(by_rdp, epsilon, SMALLEST_NOISE, high, guess=1.0, slope=-1.0, queries=60)

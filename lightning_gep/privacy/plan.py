@@ -35,7 +35,8 @@ class PrivacyPlan:
         if self.expected_batch_size > self.num_records:
             raise ConfigurationError(
                 f"The expected batch size {self.expected_batch_size} is above the number of records {self.num_records} "
-                "(sampling rate q > 1). Use a smaller batch size or fewer devices."
+                "(sampling rate q > 1). Use a smaller batch size or fewer devices.",
+                setting="batch_size",
             )
         check_delta(self.delta, self.num_records)
         make_accountant(self.accountant)
@@ -73,7 +74,8 @@ class PrivacyPlan:
         if (epsilon is None) == (noise_multiplier is None):
             raise ConfigurationError(
                 f"Give exactly one of epsilon and noise_multiplier, but got epsilon={epsilon} and "
-                f"noise_multiplier={noise_multiplier}. Use epsilon=8.0 to have the noise calibrated."
+                f"noise_multiplier={noise_multiplier}. Use epsilon=8.0 to have the noise calibrated.",
+                setting="epsilon",
             )
         if mechanism.uses_basis:
             _check_basis_size(k, num_parameters)
@@ -84,7 +86,8 @@ class PrivacyPlan:
             if steps is None:
                 raise ConfigurationError(
                     f"epsilon={epsilon} cannot be calibrated without an end of training. "
-                    "Set max_epochs or max_steps, or give noise_multiplier instead of epsilon."
+                    "Set max_epochs or max_steps, or give noise_multiplier instead of epsilon.",
+                    setting="epsilon",
                 )
             noise_multiplier, _ = noise_multiplier_for(epsilon, delta, draft.sample_rate, steps, accountant)
         assert noise_multiplier is not None
@@ -108,5 +111,6 @@ def _check_basis_size(k: int | None, num_parameters: int | None) -> None:
         if num_parameters is not None and k > num_parameters:
             raise ConfigurationError(
                 f"k={k} basis vectors are more than the {num_parameters} trainable parameters. "
-                f"Use k={num_parameters} at most, or mechanism='gp'."
+                f"Use k={num_parameters} at most, or mechanism='gp'.",
+                setting="k",
             )

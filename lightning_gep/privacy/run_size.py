@@ -35,11 +35,13 @@ class RunSize:
         if self.max_steps == -1 and self.max_epochs in (None, -1):
             raise ConfigurationError(
                 f"max_epochs={self.max_epochs} and max_steps=-1 leave the run without an end, so its noise and ε "
-                "cannot be planned. Set one of them."
+                "cannot be planned. Set one of them.",
+                setting="max_epochs",
             )
         if self.batches_an_epoch == 0:
             raise ConfigurationError(
-                f"limit_train_batches={self.limit_train_batches} leaves no step in an epoch. Use 1.0 for all of them."
+                f"limit_train_batches={self.limit_train_batches} leaves no step in an epoch. Use 1.0 for all of them.",
+                setting="limit_train_batches",
             )
 
     @property
@@ -86,5 +88,6 @@ def check_limit(limit: float) -> None:
     if not (share or count):
         raise ConfigurationError(
             f"limit_train_batches={limit!r} must be a number of steps above 0, or a share of the epoch up to 1.0. "
-            "Use 1.0 for all of them."
+            "Use 1.0 for all of them.",
+            setting="limit_train_batches",
         )

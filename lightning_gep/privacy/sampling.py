@@ -75,7 +75,8 @@ class PoissonSampler:
         if expected_batch_size > num_records:
             raise ConfigurationError(
                 f"The expected batch size {expected_batch_size} is above the number of records {num_records} "
-                "(sampling rate q > 1). Use a smaller batch size or fewer devices."
+                "(sampling rate q > 1). Use a smaller batch size or fewer devices.",
+                setting="batch_size",
             )
         self.num_records, self.expected_batch_size = num_records, expected_batch_size
         self.steps_per_epoch, self.first_step = steps_per_epoch, 0

@@ -49,14 +49,16 @@ class GEP:
             return
         if len(self.split) != 2:
             raise ConfigurationError(
-                f"split={self.split!r} must be 'optimal', 'equal' or a pair (sigma_embedding, sigma_residual)."
+                f"split={self.split!r} must be 'optimal', 'equal' or a pair (sigma_embedding, sigma_residual).",
+                setting="split",
             )
         for sigma in self.split:
             finite_positive("split", sigma, "A pair gives the two sigmas, e.g. (3.0, 3.0); only their ratio matters.")
         if self.clipping == "joint" and self.split[0] != self.split[1]:
             raise ConfigurationError(
                 f"Joint clipping takes equal sigmas, but split={self.split!r}. Use split='equal' and set the balance "
-                "by clip_embedding/clip_residual, or clipping='separate'."
+                "by clip_embedding/clip_residual, or clipping='separate'.",
+                setting="split",
             )
 
     def release(self, noise_multiplier: float, *, k: int | None = None, num_parameters: int | None = None) -> Release:
@@ -84,7 +86,8 @@ class GEP:
         if k is None or num_parameters is None:
             raise ConfigurationError(
                 f"split='optimal' weighs the parts by their noise, so it needs k and num_parameters, but got k={k} and "
-                f"num_parameters={num_parameters}. Give both, or use split='equal'."
+                f"num_parameters={num_parameters}. Give both, or use split='equal'.",
+                setting="split",
             )
         embedding = self.clip_embedding * math.sqrt(k)
         residual = self.clip_residual * math.sqrt(num_parameters)

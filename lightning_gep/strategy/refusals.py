@@ -53,17 +53,20 @@ def check_trainer(trainer: Trainer) -> None:
     if settings.overfit_batches:
         raise ConfigurationError(
             f"overfit_batches={settings.overfit_batches} takes the same records at every step, which is not Poisson "
-            "sampling. Set overfit_batches=0, and try the model on public data instead."
+            "sampling. Set overfit_batches=0, and try the model on public data instead.",
+            setting="overfit_batches",
         )
     if settings.reload_dataloaders_every_n_epochs:
         raise ConfigurationError(
             f"reload_dataloaders_every_n_epochs={settings.reload_dataloaders_every_n_epochs} could change the training "
-            "data during a run, whose size N the guarantee rests on. Set it to 0."
+            "data during a run, whose size N the guarantee rests on. Set it to 0.",
+            setting="reload_dataloaders_every_n_epochs",
         )
     if str(trainer.precision).startswith("16"):
         raise ConfigurationError(
             f"precision={trainer.precision!r} scales the loss, which per-sample clipping cannot see. "
-            "Use precision='bf16-mixed' or '32-true'."
+            "Use precision='bf16-mixed' or '32-true'.",
+            setting="precision",
         )
 
 
@@ -72,7 +75,8 @@ def check_no_accumulation(trainer: Trainer) -> None:
     if trainer.accumulate_grad_batches > 1:
         raise ConfigurationError(
             f"accumulate_grad_batches={trainer.accumulate_grad_batches} would put a record into one update more than "
-            "once. Use accumulate_grad_batches=1 and a larger batch_size; the strategy's microbatch_size limits memory."
+            "once. Use accumulate_grad_batches=1 and a larger batch_size; microbatch_size limits memory.",
+            setting="accumulate_grad_batches",
         )
 
 

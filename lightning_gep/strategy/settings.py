@@ -52,7 +52,8 @@ class PrivacySettings:
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise ConfigurationError(
                 f"Give exactly one of epsilon and noise_multiplier, but got epsilon={self.epsilon} and "
-                f"noise_multiplier={self.noise_multiplier}. Use epsilon=8.0 to have the noise calibrated."
+                f"noise_multiplier={self.noise_multiplier}. Use epsilon=8.0 to have the noise calibrated.",
+                setting="epsilon",
             )
         if self.k != "auto":
             positive_integer("k", self.k, "It is the number of basis vectors, e.g. 1000, or 'auto'.")

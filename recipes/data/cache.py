@@ -60,7 +60,8 @@ class ArrayCache:
         if found is None:
             raise ConfigurationError(
                 f"cache_directory={str(self.directory)!r} does not keep what is written to it ({name} is damaged). "
-                "Use a directory on another disk."
+                "Use a directory on another disk.",
+                setting="cache_directory",
             )
         return found
 
@@ -162,5 +163,6 @@ def _writing_to(directory: Path) -> Iterator[None]:
     except OSError as error:
         raise ConfigurationError(
             f"cache_directory={str(directory)!r} cannot be written to ({error.strerror or error}). Choose a directory "
-            "of your own with enough space."
+            "of your own with enough space.",
+            setting="cache_directory",
         ) from error

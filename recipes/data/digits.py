@@ -47,7 +47,8 @@ class DigitsDataModule(LightningDataModule):
         positive_integer("batch_size", batch_size, "It is the mean number of records a step draws, e.g. 256.")
         if batch_size > NUM_TRAIN:
             raise ConfigurationError(
-                f"batch_size={batch_size} is above the {NUM_TRAIN} training images. Use fewer, e.g. 256."
+                f"batch_size={batch_size} is above the {NUM_TRAIN} training images. Use fewer, e.g. 256.",
+                setting="batch_size",
             )
         positive_integer("aux_batch_size", aux_batch_size, "It is the number of public images read at once, e.g. 50.")
         for name, value in {"num_workers": num_workers, "seed": seed}.items():

@@ -30,7 +30,8 @@ class EfficientNetLite0:
         positive_integer("image_size", image_size, "It is the side of an image for the network, e.g. 128.")
         if image_size % SIDE_STEP:
             raise ConfigurationError(
-                f"image_size={image_size} is not a multiple of {SIDE_STEP}, as the network needs it. Use e.g. 128."
+                f"image_size={image_size} is not a multiple of {SIDE_STEP}, as the network needs it. Use e.g. 128.",
+                setting="image_size",
             )
         self.image_size = image_size
         self.batch_size = positive_integer("batch_size", batch_size, "It is the number of images at a time, e.g. 10.")
@@ -63,7 +64,7 @@ def _usable(device: str) -> torch.device:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
         raise ConfigurationError(
-            f"device={device!r} cannot be used ({str(error).splitlines()[0]}). Use auto, cpu or cuda."
+            f"device={device!r} cannot be used ({str(error).splitlines()[0]}). Use auto, cpu or cuda.", setting="device"
         ) from error
 
 

@@ -89,6 +89,7 @@ class FeaturesDataModule(ImageDataModule):
         if features.shape[1] != self.num_features:
             raise ConfigurationError(
                 f"num_features={self.num_features}, but the feature vectors have {features.shape[1]} entries. "
-                f"Set data.num_features={features.shape[1]}; the model follows."
+                f"Set data.num_features={features.shape[1]}; the model follows.",
+                setting="num_features",
             )
         return FeatureRecords(features, labels)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_gep.arguments import one_of
-from lightning_gep.errors import NOT_IN_DIRECTORY, ConfigurationError
+from lightning_gep.errors import MissingDataError
 from recipes.data.formats import idx, npz, svhn
 from recipes.data.formats.cifar import CIFAR10, CIFAR100
 from recipes.data.formats.image_files import Shape
@@ -31,10 +31,10 @@ class ImageSet:
         """The source of a part: an .npz of that name, or else the official files."""
         return npz.find(directory / f"{self.name}_{part}.npz") or self.official(directory, part)
 
-    def missing(self, directory: Path, part: str) -> ConfigurationError:
+    def missing(self, directory: Path, part: str) -> MissingDataError:
         """What to say where a part is not found."""
-        return ConfigurationError(
-            f"{self.title} ({part}) {NOT_IN_DIRECTORY}{str(directory)!r}: put {self.name}_{part}.npz or "
+        return MissingDataError(
+            f"{self.title} ({part}) is not in directory={str(directory)!r}: put {self.name}_{part}.npz or "
             f"{self.parts[part]} there, or set data.download=true."
         )
 

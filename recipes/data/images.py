@@ -58,7 +58,9 @@ class ImageDataModule(LightningDataModule):
         whole_number("num_workers", num_workers)
         whole_number("seed", seed)
         if boolean("extra", extra) and "extra" not in self.image_set.parts:
-            raise ConfigurationError(f"extra={extra}, but {self.image_set.title} has no extra images. Use extra=false.")
+            raise ConfigurationError(
+                f"extra={extra}, but {self.image_set.title} has no extra images. Use extra=false.", setting="extra"
+            )
         self.store = Store.at(directory, cache_directory, download)
         self.train_parts = ("train", "extra") if extra else ("train",)
         self.batch_size, self.aux_batch_size, self.num_workers = batch_size, aux_batch_size, num_workers
@@ -132,12 +134,14 @@ class ImageDataModule(LightningDataModule):
         if self.validation_size >= records:
             raise ConfigurationError(
                 f"validation_size={self.validation_size} leaves none of the {records} training images to train on. "
-                "Use fewer, or 0."
+                "Use fewer, or 0.",
+                setting="validation_size",
             )
         left = records - self.validation_size
         if self.batch_size > left:
             raise ConfigurationError(
-                f"batch_size={self.batch_size} is above the {left} training images. Use fewer, e.g. {min(1000, left)}."
+                f"batch_size={self.batch_size} is above the {left} training images. Use fewer, e.g. {min(1000, left)}.",
+                setting="batch_size",
             )
         given_up = self.aux.count if isinstance(self.aux, TestSamples) else 0
         name, size = max(("reserved_test_size", self.reserved_test_size), ("count", given_up), key=lambda pair: pair[1])

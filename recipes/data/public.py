@@ -33,7 +33,8 @@ class PublicImages(ABC):
         if count > available:
             raise ConfigurationError(
                 f"count={count} is above the {available} public images of {self.name}. Use at most {available}, or "
-                "null for all."
+                "null for all.",
+                setting="count",
             )
         return drawn_rows(available, count, self.seed)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_gep.arguments import one_of, positive_integer, whole_number
-from lightning_gep.errors import NOT_IN_DIRECTORY, ConfigurationError
+from lightning_gep.errors import ConfigurationError, MissingDataError
 from recipes.data.albums import Album, ArrayAlbum, FileAlbum
 from recipes.data.cache import Arrays
 from recipes.data.download import torchvision_datasets
@@ -89,8 +89,8 @@ class ImageNet(CachedImages):
         if arrays is not None:
             return ArrayAlbum(arrays)
         if not self._folder.is_dir():
-            raise ConfigurationError(
-                f"ImageNet {NOT_IN_DIRECTORY}{str(self.store.directory)!r}: put imagenet32_aux.npz there, or "
+            raise MissingDataError(
+                f"ImageNet is not in directory={str(self.store.directory)!r}: put imagenet32_aux.npz there, or "
                 "ImageNet as torchvision reads it into a folder imagenet there, or use aux=imagenet_folder "
                 "aux.directory=<a folder of images>."
             )
@@ -166,8 +166,8 @@ class Cifar100(CachedImages):
         if source is None and self.store.download:
             source = self.store.source(CIFAR_100, "train")
         if source is None:
-            raise ConfigurationError(
-                f"{CIFAR_100.title} {NOT_IN_DIRECTORY}{str(self.store.directory)!r}: put cifar100_aux.npz or "
+            raise MissingDataError(
+                f"{CIFAR_100.title} is not in directory={str(self.store.directory)!r}: put cifar100_aux.npz or "
                 f"{CIFAR_100.parts['train']} there, or set aux.download=true."
             )
         return ArrayAlbum(source)

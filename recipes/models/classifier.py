@@ -42,7 +42,9 @@ class ImageClassifier(LightningModule):
         classes = getattr(getattr(self.trainer, "datamodule", None), "num_classes", self.num_classes)
         if classes > self.num_classes:
             raise ConfigurationError(
-                f"num_classes={self.num_classes}, but the data have {classes} classes. Use model.num_classes={classes}."
+                f"num_classes={self.num_classes}, but the data have {classes} classes. "
+                f"Use model.num_classes={classes}.",
+                setting="num_classes",
             )
 
     def forward(self, images: Tensor) -> Tensor:

@@ -32,7 +32,8 @@ class ResNet20(nn.Module):
         first, second, third = WIDTHS
         if first % norm_groups:
             raise ConfigurationError(
-                f"norm_groups={norm_groups} does not divide the {first} channels of the first stage. Use e.g. 4."
+                f"norm_groups={norm_groups} does not divide the {first} channels of the first stage. Use e.g. 4.",
+                setting="norm_groups",
             )
         self.channels = channels
         self.input = nn.Sequential(_convolution(channels, first), _norm(norm_groups, first), nn.ReLU())

@@ -17,7 +17,9 @@ def step(optimizer: Optimizer, *, epochs: int, at: float = 0.5, factor: float = 
     positive_integer("epochs", epochs, EPOCHS_FIX)
     finite_positive("factor", factor, "It multiplies the learning rate, e.g. 0.1.")
     if not 0 < at < 1:
-        raise ConfigurationError(f"at must be between 0 and 1, but it is {at!r}. Use 0.5 for the middle of the run.")
+        raise ConfigurationError(
+            f"at must be between 0 and 1, but it is {at!r}. Use 0.5 for the middle of the run.", setting="at"
+        )
     return MultiStepLR(optimizer, milestones=[max(1, round(at * epochs))], gamma=factor)
 
 

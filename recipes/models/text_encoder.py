@@ -24,7 +24,9 @@ class TextEncoder(nn.Module):
         for name, value in {**sizes, "num_classes": num_classes}.items():
             positive_integer(name, value, "It is a size of the network.")
         if width % heads:
-            raise ConfigurationError(f"width={width} cannot be divided into heads={heads}. Use a multiple of it.")
+            raise ConfigurationError(
+                f"width={width} cannot be divided into heads={heads}. Use a multiple of it.", setting="width"
+            )
         self.tokens = nn.Embedding(vocabulary, width)
         self.places = nn.Parameter(0.02 * torch.randn(length, width))
         layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from lightning_gep.errors import NOT_IN_DIRECTORY
 from lightning_gep.reporting.records import RUN_FILE, RunRecord
 from lightning_gep.strategy.processes import quoted
 from recipes.running.cells import Run
@@ -143,7 +142,7 @@ class Job:
 
 def lacks_data(reason: str) -> bool:
     """Whether a job could not begin because its data are not there."""
-    return NOT_IN_DIRECTORY in reason
+    return "is not in directory=" in reason
 
 
 def start(arguments: Sequence[str], log: Path) -> Process:

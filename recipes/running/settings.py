@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from lightning_gep.cli.configs import check_keys, config_directory
-from lightning_gep.cli.plan.errors import in_keys
+from lightning_gep.cli.failures import one_line_errors
 from recipes.running.cells import Run
 
 MACHINE_ONLY = {"directory", "cache_directory", "download", "output_dir", "default_root_dir", "dirpath", "save_dir"}
@@ -31,7 +31,7 @@ def overrides_of(run: Run, extra: Sequence[str] = ()) -> list[str]:
 
 def settings_of(run: Run, extra: Sequence[str] = ()) -> Settings:
     """The whole configuration as gep-train composes it. Raises ConfigurationError for what cannot be composed."""
-    with in_keys(run.name), initialize_config_dir(str(config_directory()), version_base="1.3"):
+    with one_line_errors(run.name), initialize_config_dir(str(config_directory()), version_base="1.3"):
         config = compose("train", [*overrides_of(run, extra), "output_dir=."])
         check_keys(config)
         return without_machine(OmegaConf.to_container(config, resolve=True))

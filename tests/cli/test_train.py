@@ -71,7 +71,7 @@ def test_the_default_job_learns(tmp_path):
         ("privacy.epsilon=-1", "epsilon must be a finite number above 0, but it is -1", "privacy.epsilon"),
         ("privacy.delta=0.9", "delta=0.9 is not below 1/N", "privacy.delta"),
         ("mechanism.k=99999", "k=99999 basis vectors are more than the 6186", "mechanism.k"),
-        ("threads=0", "threads must be a whole number above 0", "threads"),
+        ("threads=0", "threads must be a whole number above 0", None),
         ("trainer.max_epochs=-1", "max_epochs", None),
     ],
 )

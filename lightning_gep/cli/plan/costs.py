@@ -1,10 +1,9 @@
-"""How noisy a run would be, before any training: from settings and public sizes to noise and ε.
+"""The noise and ε of a run, before any training: from its settings and public sizes.
 
 The numbers come from the same `PrivacyPlan`, calibration and ε curve that a run uses. This module needs neither torch
 nor Lightning.
 """
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,46 +18,18 @@ from lightning_gep.privacy.curve import GRID_POINTS, EpsilonCurve
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import Release
 from lightning_gep.privacy.run_size import RunSize
-from lightning_gep.privacy.variants import MECHANISMS, Mechanism
+from lightning_gep.privacy.variants import GP, MECHANISMS, Mechanism
 
-GENERATORS = ("system", "secure", "seeded")
-
-STRATEGY_DEFAULTS: dict[str, Any] = {
-    "epsilon": None,
-    "delta": None,
-    "k": "auto",
-    "noise_multiplier": None,
-    "accountant": "pld",
-    "generator": "system",
-    "seed": 0,
-    "mechanism": "gep",
-    "clip_embedding": "auto",
-    "clip_residual": "auto",
-    "clip_norm": 1.0,
-    "clipping": "separate",
-    "split": "optimal",
-    "groups": "balanced",
-    "subspace": "tracked",
-    "num_anchors": None,
-    "refresh_every": 1,
-    "decay": 0.95,
-    "power_iterations": 1,
-    "microbatch_size": "auto",
-    "gradients": "auto",
-    "aux_dataloader": None,
-    "log_nonprivate": False,
-    "trust_checkpoint": False,
-    "start_method": "popen",
-}
-"""The arguments of GEPStrategy, whose module would import torch; a test keeps the two lists equal."""
+THRESHOLDS = {"gep": ("clip_embedding", "clip_residual"), "bgep": ("clip_embedding",), "gp": ("clip_norm",)}
+"""The thresholds each mechanism reads; those of the others may be anything, as in training."""
 
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """One run that could be made: what it costs in ε, and its noise.
+    """The ε and the noise of one possible run.
 
-    Noise is measured as the root of the expected squared norm of what is added to the mean gradient, so in the
-    gradient's own units. `epsilon` is what the accountant gives after the last step, at or below a target.
+    Noise is the root of the expected squared norm of what is added to the mean gradient, so it has the gradient's
+    units. `epsilon` is what the accountant gives after the last step, at or below a target.
     """
 
     plan: PrivacyPlan
@@ -67,9 +38,9 @@ class NoisePlan:
     k: int | None
     epsilon: float
     private: bool = True
-    """False where the draws could be repeated (`generator="seeded"`) or there is no noise."""
+    """False without noise, or where the draws can be repeated (`generator="seeded"`)."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """What else tells this run from the others it is compared with."""
+    """The overrides that tell this run from the others it is compared with."""
 
     @property
     def steps(self) -> int:
@@ -85,19 +56,19 @@ class NoisePlan:
     def noise_per_step(self) -> float:
         """√(k(S₁σ₁)² + p(S₂σ₂)²)/n̄; GP: √p·S·σ/n̄, B-GEP: √k·S₁σ₁/n̄.
 
-        An upper bound for GEP: the strategy projects the k of the p directions of the residual's noise that lie in the
-        subspace out again, so p − k would be exact.
+        An upper bound for GEP: the strategy projects the residual's noise out of the subspace, which leaves p − k of
+        its p directions.
         """
         return math.sqrt(sum(self._energies)) / self.size.expected_batch_size
 
     @property
     def noise_of_mean(self) -> float:
-        """Noise of the mean of all steps' gradients: independent noise averages out, so noise per step / √steps."""
+        """Noise of the mean of all steps' gradients: independent noise averages out to noise per step / √steps."""
         return self.noise_per_step / math.sqrt(self.steps)
 
     @property
     def embedding_share(self) -> float:
-        """The embedding's share of the noise's energy, k(S₁σ₁)² of the sum; the residual has the rest. 0 for GP."""
+        """The embedding's share of the noise energy, k(S₁σ₁)² of the sum; 0 for GP, 1 for B-GEP."""
         embedding, residual = self._energies
         if embedding + residual == 0:
             return 0.0 if self.release.embedding is None else 1.0 if self.release.residual is None else math.nan
@@ -110,13 +81,13 @@ class NoisePlan:
 
     @property
     def records_read(self) -> int:
-        """Expected number of records read in the whole run: what the run costs to compute."""
+        """Expected number of records read in the whole run: its cost in computing."""
         return self.steps * self.size.expected_batch_size
 
     def epsilon_over_steps(self, points: Iterable[int] | None = None) -> list[tuple[int, float]]:
-        """ε after some numbers of steps (by default about 32 that span the run), as the run itself will report it.
+        """ε after some numbers of steps (by default about 32 over the run), from the curve that the run reports from.
 
-        It comes from the run's own curve, which rounds up to its next grid point.
+        That curve rounds up to its next grid point.
         """
         stride = max(1, self.steps // GRID_POINTS)
         asked = [*range(stride, self.steps, stride), self.steps] if points is None else points
@@ -171,89 +142,84 @@ class NoisePlan:
 
 
 def plan_noise(settings: Mapping[str, Any], size: RunSize, labels: Mapping[str, str] | None = None) -> NoisePlan:
-    """The plan of a run with these arguments of GEPStrategy.
+    """The plan of a run with these arguments of GEPStrategy; of those it reads, one that is absent has its default.
 
-    Raises ConfigurationError for settings that the strategy would refuse, and for "auto", which is chosen on public
-    data only when training starts.
+    Raises:
+        ConfigurationError: For settings that the strategy would refuse, and for "auto", which is chosen on public data
+            only when training starts.
+
     """
-    check_names(settings)
-    values = {**STRATEGY_DEFAULTS, **settings}
-    one_of("generator", values["generator"], GENERATORS)
-    one_of("mechanism", values["mechanism"], MECHANISMS)
-    mechanism = _mechanism(values)
-    k = _known(values, "k") if mechanism.uses_basis else None
-    delta = power_of_ten_below(1 / size.num_records) if values["delta"] is None else values["delta"]
-    epsilon, noise, accountant = values["epsilon"], values["noise_multiplier"], values["accountant"]
-    if (epsilon is None) == (noise is None):
-        raise ConfigurationError(
-            f"epsilon={epsilon} and noise_multiplier={noise}: give exactly one of them, and null for the other."
-        )
+    name = one_of("mechanism", settings["mechanism"], MECHANISMS)
+    mechanism = _mechanism(name, settings)
+    k = _number(settings, "k") if mechanism.uses_basis else None
+    delta = settings.get("delta")
+    delta = power_of_ten_below(1 / size.num_records) if delta is None else delta
+    epsilon, noise = settings.get("epsilon"), settings.get("noise_multiplier")
+    accountant = settings.get("accountant", "pld")
 
-    def make(sigma: float) -> PrivacyPlan:
-        made = PrivacyPlan.make(
+    def make(noise_multiplier: float | None, target: float | None = None) -> PrivacyPlan:
+        return PrivacyPlan.make(
             mechanism,
             num_records=size.num_records,
             expected_batch_size=size.expected_batch_size,
             delta=delta,
-            noise_multiplier=sigma,
+            epsilon=target,
+            noise_multiplier=noise_multiplier,
             steps=size.steps,
             k=k,
             num_parameters=size.num_parameters,
             accountant=accountant,
         )
-        return replace(made, target_epsilon=epsilon)
 
-    # With no noise at first: mistakes should be found before the seconds of a calibration.
-    draft = make(0.0)
-    if epsilon is None:
-        plan = make(noise)
+    if epsilon is None or noise is not None:
+        plan = make(noise, epsilon)
         spent = _epsilon(plan.event, size.steps, delta, accountant)
     else:
-        sigma, spent = _calibrated(epsilon, delta, draft.sample_rate, size.steps, accountant)
-        plan = make(sigma)
-    private = values["generator"] != "seeded" and plan.event.noise_multiplier > 0
-    return NoisePlan(plan, size, values["mechanism"], k, spent, private, labels or {})
+        rate = make(0.0).sample_rate  # without noise first: all other mistakes are found before the slow calibration
+        sigma, spent = _calibrated(epsilon, delta, rate, size.steps, accountant)
+        plan = replace(make(sigma), target_epsilon=epsilon)
+    private = plan.event.noise_multiplier > 0 and _is_secret(settings.get("generator", "system"))
+    return NoisePlan(plan, size, name, k, spent, private, labels or {})
 
 
-def check_names(names: Iterable[str], prefix: str = "") -> None:
-    """Raises ConfigurationError for a name that is no argument of GEPStrategy; `prefix` is said before it."""
-    for name in names:
-        if name not in STRATEGY_DEFAULTS:
-            close = difflib.get_close_matches(name, STRATEGY_DEFAULTS, n=1)
-            fix = f"Did you mean {prefix}{close[0]}?" if close else f"There are {', '.join(STRATEGY_DEFAULTS)}."
-            raise ConfigurationError(f"{prefix}{name} is not a setting of GEPStrategy. {fix}")
-
-
-def _mechanism(values: Mapping[str, Any]) -> Mechanism:
-    """The mechanism as the strategy makes it; thresholds of other mechanisms are not looked at, as there."""
-    name, split = values["mechanism"], values["split"]
-    if isinstance(split, list | tuple):
-        split = tuple(split)
-    elif not isinstance(split, str):
-        raise ConfigurationError(f"split={split!r} must be 'optimal', 'equal' or a pair of sigmas. Use 'optimal'.")
-    used = {"gep": ("clip_embedding", "clip_residual"), "bgep": ("clip_embedding",), "gp": ("clip_norm",)}[name]
-    clips = {clip: _known(values, clip) for clip in used}
+def _mechanism(name: str, settings: Mapping[str, Any]) -> Mechanism:
+    clips = {clip: _number(settings, clip) for clip in THRESHOLDS[name]}
     for clip, value in clips.items():
-        if value == math.inf and values["noise_multiplier"] != 0:
+        if value == math.inf and settings.get("noise_multiplier") != 0:
             raise ConfigurationError(
                 f"{clip}=inf asks for infinite noise. Give a finite threshold, or noise_multiplier=0 for a run without "
-                "privacy."
+                "privacy.",
+                setting=clip,
             )
-    return make_mechanism(name, clipping=values["clipping"], split=split, **clips)
+    shared = {key: settings[key] for key in ("clipping", "split") if key in settings}
+    if isinstance(shared.get("split"), list):
+        shared["split"] = tuple(shared["split"])
+    return make_mechanism(name, **shared, **clips)
 
 
-def _known(values: Mapping[str, Any], name: str) -> Any:
-    if values[name] in ("auto", None):
+def _number(settings: Mapping[str, Any], name: str) -> Any:
+    value = settings.get(name, GP.clip_norm if name == "clip_norm" else "auto")
+    if value in ("auto", None):
         raise ConfigurationError(
-            f"{name}={values[name]!r} is chosen on public data when training starts, so its noise cannot be known "
-            f"before. Give a number, e.g. {'100' if name == 'k' else '1.0'}."
+            f"{name}={value!r} is chosen on public data when training starts, so its noise cannot be planned. "
+            f"Give a number, e.g. {'100' if name == 'k' else '1.0'}.",
+            setting=name,
         )
-    return values[name]
+    return value
+
+
+def _is_secret(generator: str) -> bool:
+    """Whether nobody can repeat the draws of that generator. The default is known without importing torch."""
+    if generator == "system":
+        return True
+    from lightning_gep.algorithm.noise import make_noise
+
+    return make_noise(generator).private
 
 
 @cache
 def _calibrated(epsilon: float, delta: float, sample_rate: float, steps: int, accountant: str) -> tuple[float, float]:
-    """Kept because mechanisms and thresholds that are compared need the same σ."""
+    """Cached: mechanisms and thresholds that are compared need the same σ."""
     return noise_multiplier_for(epsilon, delta, sample_rate, steps, accountant)
 
 

@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from lightning_gep.cli.plan.costs import NoisePlan
-from lightning_gep.cli.plan.noise_search import Search
-from lightning_gep.cli.plan.progress import Tick
-from lightning_gep.cli.plan.table import Column, columns, common_values, constant_columns, is_least, values_of
-from lightning_gep.cli.plan.words import notes, search_in_words
+from lightning_gep.cli.plan.output import (
+    Column,
+    columns,
+    common_values,
+    constant_columns,
+    is_least,
+    notes,
+    search_in_words,
+    values_of,
+)
+from lightning_gep.cli.plan.search import Search, Tick
 
 MOST_CURVES, MOST_BARS = 8, 16
 DASHES = {"gep": "solid", "bgep": "dot", "gp": "dash"}

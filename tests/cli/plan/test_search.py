@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from lightning_gep.cli.plan.costs import plan_noise
-from lightning_gep.cli.plan.noise_search import SLACK, default_batch_sizes, search
+from lightning_gep.cli.plan.search import SLACK, default_batch_sizes, search
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.run_size import RunSize
 
@@ -38,7 +38,7 @@ def test_the_best_of_a_search_are_calibrated_by_the_configured_accountant():
 
 
 def test_a_search_that_has_nothing_to_choose_from():
-    with pytest.raises(ConfigurationError, match="min_steps=1000 is more than any candidate has; the longest has 50"):
+    with pytest.raises(ConfigurationError, match="--min-steps=1000 is more than any candidate has; the longest has 50"):
         search(GP, SMALL, batch_sizes=[100], epochs=[5], min_steps=1000)
     with pytest.raises(ConfigurationError, match="epsilon=None leaves nothing to search for"):
         search({**GP, "epsilon": None, "noise_multiplier": 1.0}, SMALL, batch_sizes=[1], epochs=[1], min_steps=1)

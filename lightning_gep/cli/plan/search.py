@@ -1,42 +1,42 @@
-"""Which batch size and how many epochs have the least noise at a given ε, before any training."""
+"""The batch size and number of epochs with the least noise at a given ε, before any training."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lightning_gep.cli.plan.costs import STRATEGY_DEFAULTS, NoisePlan, plan_noise
+from lightning_gep.cli.plan.costs import NoisePlan, plan_noise
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.run_size import RunSize
 
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found: the best rows by each criterion, calibrated, and everything it looked at."""
+    """The best rows by each criterion, calibrated, and every candidate."""
 
     per_step: list[NoisePlan]
     """Least noise per step first."""
     over_run: list[NoisePlan]
     """Least noise of the mean over the run first."""
     cheapest_per_step: NoisePlan
-    """Reads the fewest records of all whose noise per step is within `SLACK` of the least, by RDP."""
+    """The row that reads the fewest records among those whose noise per step is within `SLACK` of the least, by RDP."""
     cheapest_over_run: NoisePlan
     """The same for the noise of the mean."""
     grid: list[NoisePlan]
     """Every candidate, by the RDP bound."""
     too_short: int
-    """Candidates left out because they have fewer steps than asked for."""
+    """Number of candidates left out because they have fewer than `min_steps` steps."""
 
     @property
     def rows(self) -> list[NoisePlan]:
-        """Everything that was calibrated and is worth showing, each once."""
+        """Every calibrated row worth showing, once."""
         shown = (*self.per_step, *self.over_run, self.cheapest_per_step, self.cheapest_over_run)
         return list({plan.size: plan for plan in shown}.values())
 
 
+Tick = Callable[[str, int, int], None]
+"""Called with what is being done, and how many of how many are done."""
 SLACK = 0.05
-EPOCHS = (5, 10, 20, 40, 80)
-CALIBRATED = 5
 
 
 def search(
@@ -46,28 +46,29 @@ def search(
     batch_sizes: Sequence[int],
     epochs: Sequence[int],
     min_steps: int,
-    best: int = CALIBRATED,
+    best: int = 5,
     labels: Mapping[str, str] | None = None,
-    tick: Callable[[str, int, int], None] = lambda what, done, total: None,
+    tick: Tick = lambda what, done, total: None,
 ) -> Search:
-    """Which of these batch sizes and epochs give the least noise at the ε of `settings`, with at least `min_steps`.
+    """The pairs of these batch sizes and epochs with the least noise at the ε of `settings` and at least `min_steps`.
 
     Every candidate is calibrated by the fast RDP bound; the best by each criterion are calibrated again by the
-    configured accountant and ranked by that. RDP asks for 4 to 13 % more noise than PLD, not always the same, so a
-    candidate that is worse than another by a few percent may be missed.
+    configured accountant and ranked by that. RDP asks for 4 to 13 % more noise than PLD, not always by the same factor,
+    so candidates this close can be missed.
     """
-    if {**STRATEGY_DEFAULTS, **settings}["epsilon"] is None:
+    if settings.get("epsilon") is None:
         raise ConfigurationError(
-            "epsilon=None leaves nothing to search for: with a given noise multiplier the noise is "
-            "known. Set epsilon, and noise_multiplier to null."
+            "epsilon=None leaves nothing to search for: a given noise multiplier fixes the noise. Set epsilon, and "
+            "noise_multiplier to null.",
+            setting="epsilon",
         )
     sizes = list(_candidates(size, batch_sizes, epochs))
     long_enough = [candidate for candidate in sizes if candidate.steps >= min_steps]
     if not long_enough:
         longest = max((candidate.steps for candidate in sizes), default=0)
         raise ConfigurationError(
-            f"min_steps={min_steps} is more than any candidate has; the longest has {longest}. Allow more epochs, "
-            "smaller batch sizes, or fewer steps."
+            f"--min-steps={min_steps} is more than any candidate has; the longest has {longest}. Allow more epochs or "
+            "smaller batch sizes, or lower --min-steps."
         )
     by_rdp = {**settings, "accountant": "rdp"}
     grid = []
@@ -100,7 +101,7 @@ def default_batch_sizes(num_records: int, devices: int = 1) -> list[int]:
 
 
 def _candidates(size: RunSize, batch_sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[RunSize]:
-    """Every pair once; two numbers of epochs that `max_steps` cuts to the same run are one."""
+    """Every pair once; numbers of epochs that `max_steps` cuts to the same run count as one."""
     seen = set()
     for batch_size in batch_sizes:
         for count in epochs:
