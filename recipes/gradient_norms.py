@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_gep.privacy.calibration import make_mechanism, noise_multiplier_for
+from lightning_gep.privacy.calibration import noise_multiplier_for
 from lightning_gep.privacy.files import write_json
-from lightning_gep.privacy.release import Part
+from lightning_gep.privacy.release import Part, make_mechanism
 from lightning_gep.reporting.text import NOTHING
 from recipes.measured import drawing
 from recipes.measured.batch import WHOLE

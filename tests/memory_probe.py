@@ -14,7 +14,7 @@ from lightning_gep.algorithm.gep import gradient_embedding_perturbation
 from lightning_gep.algorithm.noise import SystemNoise
 from lightning_gep.algorithm.subspace import PowerSubspace
 from lightning_gep.algorithm.tracked import TrackedSubspace
-from lightning_gep.privacy.variants import GEP
+from lightning_gep.privacy.release import GEP
 
 SIZES, QUOTAS = (464, 14_112, 51_648, 205_696, 650), (2, 8, 16, 32, 2)  # ResNet20's groups, k = 60
 MICROBATCH = 25

@@ -21,7 +21,7 @@ from lightning_gep.cli.names import job_name
 from lightning_gep.cli.summary import short_path
 from lightning_gep.cli.sweep_cards import write_sweep_cards
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.repetitions import SHAPES, draw_repetitions
+from lightning_gep.privacy.repetitions import SHAPES, Distribution
 from lightning_gep.reporting.records import RunRecord, SweepRecord, locked
 from lightning_gep.strategy.processes import quoted
 
@@ -172,7 +172,7 @@ class RepeatAndSelectSweeper(GridSweeper):
         for config in configs:
             check_stays_here(config)
         candidates = planned_events(configs)
-        count = draw_repetitions(self.mean, SHAPES[self.distribution])
+        count = Distribution(self.mean, SHAPES[self.distribution]).draw()
         drawn = [(secrets.randbelow(len(grid)), f"r{secrets.token_hex(4)}") for _ in range(count)]
         return {"shape": SHAPES[self.distribution], "candidates": candidates, "drawn": drawn}
 

@@ -6,11 +6,8 @@ from typing import Any
 from lightning_gep.privacy import ledger
 from lightning_gep.privacy.card import read_card, update_selection, write_sweep_card
 from lightning_gep.privacy.files import CARD_FILE, read_json
-from lightning_gep.privacy.plan import PrivacyPlan
-from lightning_gep.privacy.selection import sweep_selection
+from lightning_gep.privacy.selection import RunCost, sweep_selection
 from lightning_gep.reporting.records import RunRecord, SweepRecord
-
-Card = dict[str, Any]
 
 
 def write_sweep_cards(directory: Path, record: SweepRecord) -> dict[str, Any] | None:
@@ -20,7 +17,7 @@ def write_sweep_cards(directory: Path, record: SweepRecord) -> dict[str, Any] | 
     directory, finished, failed, killed or begun anew.
     """
     runs = {job: runs_of(directory / job) for job in record.jobs}
-    nothing: list[Card | None] = [None]
+    nothing: list[RunCost | None] = [None]
     counted = [run for job in record.jobs for run in runs[job] or nothing]
     if not any(counted):
         return None
@@ -34,46 +31,23 @@ def write_sweep_cards(directory: Path, record: SweepRecord) -> dict[str, Any] | 
     return selection
 
 
-def runs_of(job: Path) -> list[Card]:
-    """What was released in a job's directory: a card for each of its ledgers that has a release, as far as it matters.
+def runs_of(job: Path) -> list[RunCost]:
+    """The cost of every run that released something in a job's directory: one per ledger.
 
-    A run whose job is not finished counts as one that goes on. One without a card may have been anything, so it counts
-    as not private. So does a job without any privacy mechanism, which has no ledger.
+    A run whose job has not finished counts as still running. A run without a card could be anything, so it counts as
+    not private; so does a job without a privacy mechanism, which has no ledger.
     """
-    found = (read_json(path) for path in sorted(job.rglob(f"{Path(CARD_FILE).stem}*.json")))
-    cards = {card["run_id"]: card for card in found if card.get("kind") == "run"}
     record = RunRecord.read(job)
     finished = record is not None and record.status == "finished"
     if record is not None and record.without_privacy:
-        return [_unprotected(record)] if record.step else []
+        return [RunCost.without_privacy(record.step, ended=finished)] if record.step else []
+    found = (read_json(path) for path in sorted(job.rglob(f"{Path(CARD_FILE).stem}*.json")))
+    cards = {card["run_id"]: RunCost.from_card(card) for card in found if card.get("kind") == "run"}
+    contents = (ledger.read_or_none(path) for path in sorted((job / "privacy").glob("*.ledger")))
     runs = []
-    for path in sorted((job / "privacy").glob("*.ledger")):
-        content = ledger.read_or_none(path)
+    for content in contents:
         if content is not None and content.count > 0:
-            runs.append(_counted(content, cards.get(content.run_id), finished=finished))
+            card = cards.get(content.run_id)
+            private, ended = (False, False) if card is None else (card.private, card.ended and finished)
+            runs.append(RunCost.from_ledger(content, private=private, ended=ended))
     return runs
-
-
-def _counted(content: ledger.LedgerContent, card: Card | None, *, finished: bool) -> Card:
-    plan = PrivacyPlan.from_state(content.parameters["plan"])
-    return {
-        "status": card["status"] if card is not None and finished else "training",
-        "guarantee": {
-            "delta": plan.delta,
-            "accountant": plan.accountant,
-            "private": card is not None and card["guarantee"]["private"],
-        },
-        "sampling": {"sample_rate": plan.event.sample_rate},
-        "mechanism": {"noise_multiplier": plan.event.noise_multiplier},
-        "steps": {"counted": content.count, "planned": plan.planned_steps},
-    }
-
-
-def _unprotected(record: RunRecord) -> Card:
-    return {
-        "status": "finished" if record.status == "finished" else "training",
-        "guarantee": {"delta": 1.0, "accountant": "pld", "private": False},
-        "sampling": {"sample_rate": 1.0},
-        "mechanism": {"noise_multiplier": 0.0},
-        "steps": {"counted": record.step, "planned": record.planned_steps},
-    }

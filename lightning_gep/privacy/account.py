@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError
+from lightning_gep.privacy.accounting import EpsilonCurve
 from lightning_gep.privacy.accounting import delta as delta_of
 from lightning_gep.privacy.accounting import epsilon as epsilon_of
-from lightning_gep.privacy.curve import EpsilonCurve
 from lightning_gep.privacy.ledger import Ledger, LedgerContent
 from lightning_gep.privacy.plan import PrivacyPlan
 

@@ -1,31 +1,37 @@
 """Privacy accounting: a step is one event, and accountants turn a history of events into ε or δ.
 
-Every ε and δ here is for adding or removing one record. This module needs neither torch nor Lightning.
+Every ε and δ here is for adding or removing one record.
 """
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, reduce
+from itertools import accumulate
 from typing import Any, Protocol
 
 import dp_accounting
-from dp_accounting.pld import PLDAccountant
+import numpy as np
+from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant, compute_epsilon
+from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
 from lightning_gep.arguments import not_negative, one_of
 from lightning_gep.errors import ConfigurationError
 
-# Beyond this ε the grids of PLD and PRV grow without bound and the figure defends nothing: RDP's bound will do.
 LARGEST_TIGHT_EPSILON = 50.0
+"""Above it the grids of PLD and PRV grow without bound and ε protects nobody: RDP's bound is returned instead."""
+CURVE_POINTS = 32
 
 
 @dataclass(frozen=True)
 class SampledGaussian:
     """One step: a Poisson subsample at rate q, then one Gaussian mechanism with noise multiplier σ.
 
-    Embedding and residual are released on the *same* subsample, so together they are one Gaussian mechanism with the σ
-    of `Release.noise_multiplier` inside one subsampling. Counting them as two subsampled Gaussians would be right only
-    for two independent subsamples, and promises too much privacy when they are not.
+    Embedding and residual are released on the *same* subsample, so together they are one Gaussian mechanism with the
+    σ of `Release.noise_multiplier` inside one subsampling. Counting them as two subsampled Gaussians is correct only
+    for two independent subsamples; for a shared one it understates ε.
     """
 
     sample_rate: float
@@ -40,94 +46,129 @@ class SampledGaussian:
             )
 
     def to_dp_event(self) -> dp_accounting.DpEvent:
-        """The same event in the words of dp-accounting."""
+        """The same event for dp-accounting."""
         gaussian = dp_accounting.GaussianDpEvent(self.noise_multiplier)
         return dp_accounting.PoissonSampledDpEvent(self.sample_rate, gaussian)
 
 
 History = Sequence[tuple[SampledGaussian, int]]
-"""What was released: events, each with the number of times it happened."""
+"""Releases: events, each with the number of times it happened."""
 
 
 class Accountant(Protocol):
-    """Two upper bounds on the privacy loss of a history that has noise and at least one step."""
+    """Upper bounds on the privacy loss of a history that has noise and at least one step."""
 
-    def epsilon(self, history: History, delta: float) -> float: ...  # noqa: D102
-    def delta(self, history: History, epsilon: float) -> float: ...  # noqa: D102
+    def epsilon(self, history: History, delta: float) -> float:
+        """ε at δ."""
+
+    def epsilons(self, event: SampledGaussian, counts: Sequence[int], delta: float) -> list[float]:
+        """ε at δ after each of several increasing numbers of equal steps; exact at the last."""
+
+    def delta(self, history: History, epsilon: float) -> float:
+        """δ at ε."""
 
 
 class Rdp:
     """Rényi DP of the sampled Gaussian (Mironov et al. 2019) from dp-accounting: loose, and fast."""
 
-    # dp-accounting's own list begins at 1.1, where its series does not converge for σ < 1 and each query complains.
-    # Leaving orders out can only loosen the bound, and below 1.9 they matter for ε above 20 alone.
+    # dp-accounting's own list starts at 1.1, where its series does not converge for σ < 1 and every query warns.
+    # Omitting orders can only loosen the bound, and those below 1.9 matter only for ε above 20.
     ORDERS = (*(1 + x / 10 for x in range(9, 100)), *range(11, 64), 80, 96, 128, 192, 256, 512, 1024)
+
+    def rdp(self, history: History) -> Any:
+        """RDP of a history at each of `ORDERS`."""
+        return sum((count * _rdp_of_step(event) for event, count in history), np.zeros(len(self.ORDERS)))
 
     def epsilon(self, history: History, delta: float) -> float:
         """The smallest ε that RDP proves at δ."""
-        return float(_composed(RdpAccountant(self.ORDERS), history).get_epsilon(delta))
+        return float(compute_epsilon(self.ORDERS, self.rdp(history), delta)[0])
 
     def epsilons(self, event: SampledGaussian, counts: Sequence[int], delta: float) -> list[float]:
-        """ε after each of several numbers of equal steps: RDP adds up, so one step's is asked for once."""
-        one_step = _composed(RdpAccountant(self.ORDERS), [(event, 1)]).rdp
-        return [float(compute_epsilon(self.ORDERS, count * one_step, delta)[0]) for count in counts]
+        """ε after each number of steps."""
+        return [self.epsilon([(event, count)], delta) for count in counts]
 
     def delta(self, history: History, epsilon: float) -> float:
         """The smallest δ that RDP proves at ε."""
-        return float(_composed(RdpAccountant(self.ORDERS), history).get_delta(epsilon))
+        return float(compute_delta(self.ORDERS, self.rdp(history), epsilon)[0])
 
 
 class Pld:
     """Privacy loss distributions from dp-accounting, rounded pessimistically: tight, and never too small."""
 
     SMALLEST_DELTA = 1e-10
-    """Below it the rounding of the convolutions shows: at 1e-14 ε came out 0.06 % too small. RDP's bound is given."""
+    """Below it rounding errors of the convolutions show (at 1e-14 ε was 0.06 % too small): RDP's bound is returned."""
+    FINEST_GRID = 1e-4
 
     def epsilon(self, history: History, delta: float) -> float:
         """The smallest ε that the discretised distribution proves at δ."""
         bound = Rdp().epsilon(history, delta)
-        if bound > LARGEST_TIGHT_EPSILON or delta < self.SMALLEST_DELTA:
+        if not self._applies(bound, delta):
             return bound
-        accountant = PLDAccountant(value_discretization_interval=pld_grid(bound))
-        return min(bound, float(_composed(accountant, history).get_epsilon(delta)))
+        grid = self._grid(bound, sum(count for _, count in history))
+        return min(bound, float(self._composed(history, grid).get_epsilon_for_delta(delta)))
+
+    def epsilons(self, event: SampledGaussian, counts: Sequence[int], delta: float) -> list[float]:
+        """ε after each number of steps, from one distribution that is composed further for each."""
+        *earlier, last = counts
+        at_last = self.epsilon([(event, last)], delta)
+        if not self._applies(at_last, delta):
+            return [*(self.epsilon([(event, count)], delta) for count in earlier), at_last]
+        gaps, grid = np.diff([0, *earlier]).tolist(), self._grid(at_last, last)
+        composed_gaps = {gap: self._composed([(event, gap)], grid) for gap in dict.fromkeys(gaps)}
+        distributions = accumulate((composed_gaps[gap] for gap in gaps), lambda one, other: one.compose(other))
+        return [*(float(found.get_epsilon_for_delta(delta)) for found in distributions), at_last]
 
     def delta(self, history: History, epsilon: float) -> float:
         """The smallest δ that the discretised distribution proves at ε."""
         bound = Rdp().delta(history, epsilon)
         if epsilon > LARGEST_TIGHT_EPSILON:
             return bound
-        found = float(_composed(PLDAccountant(), history).get_delta(epsilon))
+        found = float(self._composed(history, self.FINEST_GRID).get_delta_for_epsilon(epsilon))
         return min(bound, max(found, self.SMALLEST_DELTA))
 
+    def _applies(self, epsilon: float, delta: float) -> bool:
+        return epsilon <= LARGEST_TIGHT_EPSILON and delta >= self.SMALLEST_DELTA
 
-def pld_grid(epsilon: float) -> float:
-    """The grid of privacy losses for an ε of about this size: a 20 000th of it, and 1e-4 at the finest.
+    def _grid(self, epsilon: float, steps: int) -> float:
+        """The grid of privacy losses: a 20 000th of ε, coarser for fewer than 300 steps, at least `FINEST_GRID`.
 
-    A coarser grid is faster and only ever rounds up; at ε = 8 this one gave at most 0.01 % more than 1e-4 did.
-    """
-    return max(1e-4, epsilon / 20_000)
+        A coarser grid is faster and only ever rounds up. At ε = 8 this one gave at most 0.01 % more than 1e-4 did.
+        """
+        return max(self.FINEST_GRID, epsilon / 20_000 * min(10.0, max(1.0, 300 / steps)))
+
+    def _composed(self, history: History, grid: float) -> Any:
+        events = (_pld_of_step(event, grid).self_compose(count) for event, count in history)
+        return reduce(lambda one, other: one.compose(other), events)
 
 
 class Prv:
-    """Opacus' PRV accountant (Gopi et al. 2021); its upper end, so never too small."""
+    """Opacus' PRV accountant (Gopi et al. 2021): its upper bound, so never too small."""
 
     EPSILON_ERROR = 0.01
     DELTA_ERROR_FRACTION = 1e-3
     SMALLEST_DELTA = 1e-11
-    """Below it the rounding of PRV's convolutions dominates; RDP's bound is given instead."""
+    """Below it rounding errors of PRV's convolutions dominate: RDP's bound is returned."""
 
     def epsilon(self, history: History, delta: float) -> float:
         """The upper end of PRV's interval for ε at δ."""
         bound = Rdp().epsilon(history, delta)
         if bound > LARGEST_TIGHT_EPSILON or delta < self.SMALLEST_DELTA:
             return bound
-        accountant = _opacus_prv(history)
+        # Imported here because Opacus imports torch, which planning and calibration can do without.
+        from opacus.accountants import PRVAccountant
+
+        accountant = PRVAccountant()
+        accountant.history = [(event.noise_multiplier, event.sample_rate, count) for event, count in history]
         error = delta * self.DELTA_ERROR_FRACTION
         found = float(accountant.get_epsilon(delta, eps_error=self.EPSILON_ERROR, delta_error=error))
         return max(0.0, min(bound, found))
 
+    def epsilons(self, event: SampledGaussian, counts: Sequence[int], delta: float) -> list[float]:
+        """ε after each number of steps."""
+        return [self.epsilon([(event, count)], delta) for count in counts]
+
     def delta(self, history: History, epsilon: float) -> float:
-        """The smallest δ whose ε is at most the one asked for, to three digits."""
+        """The smallest δ whose ε is at most the one asked for, to three digits, by bisection."""
         low, high = math.log(self.SMALLEST_DELTA), 0.0
         while high - low > 1e-3:
             middle = (low + high) / 2
@@ -141,10 +182,15 @@ class Prv:
 ACCOUNTANTS: dict[str, Callable[[], Accountant]] = {"pld": Pld, "rdp": Rdp, "prv": Prv}
 
 
+def make_accountant(name: str) -> Accountant:
+    """The accountant of that name."""
+    return ACCOUNTANTS[one_of("accountant", name, ACCOUNTANTS)]()
+
+
 def epsilon(history: History, delta: float, accountant: str = "pld") -> float:
-    """The ε at δ of everything in `history`: an upper bound, 0 for no steps, ∞ if any step had no noise."""
+    """ε at δ of everything in `history`: an upper bound, 0 for no steps, ∞ if any step had no noise."""
     check_delta(delta)
-    happened = _happened(history)
+    happened = [(event, count) for event, count in history if count > 0]
     if not happened:
         return 0.0
     if any(event.noise_multiplier == 0 for event, _ in happened):
@@ -153,9 +199,9 @@ def epsilon(history: History, delta: float, accountant: str = "pld") -> float:
 
 
 def delta(history: History, epsilon: float, accountant: str = "pld") -> float:
-    """The δ at ε of everything in `history`: an upper bound, 0 for no steps, 1 if any step had no noise."""
+    """δ at ε of everything in `history`: an upper bound, 0 for no steps, 1 if any step had no noise."""
     not_negative("epsilon", epsilon, "Give the ε for which you want δ.")
-    happened = _happened(history)
+    happened = [(event, count) for event, count in history if count > 0]
     if not happened:
         return 0.0
     if any(event.noise_multiplier == 0 for event, _ in happened):
@@ -163,9 +209,37 @@ def delta(history: History, epsilon: float, accountant: str = "pld") -> float:
     return min(1.0, make_accountant(accountant).delta(happened, epsilon))
 
 
-def make_accountant(name: str) -> Accountant:
-    """The accountant of that name."""
-    return ACCOUNTANTS[one_of("accountant", name, ACCOUNTANTS)]()
+class EpsilonCurve:
+    """An upper bound on ε(t) for t equal steps, exact at the end of the plan; cheap to ask after every step.
+
+    The accountant is asked at about 32 evenly spaced numbers of steps up to the planned end. Any other t gets the
+    value of the next grid point: ε never falls as steps are added, so that is an upper bound. Beyond the plan the grid
+    grows one point at a time, by 3 % or as far as is asked.
+    """
+
+    def __init__(self, event: SampledGaussian, delta: float, accountant: str, planned_steps: int | None = None) -> None:
+        self.event, self.delta, self.accountant = event, delta, make_accountant(accountant)
+        self._horizon = planned_steps or 1000
+        self._steps: list[int] = []
+        self._epsilons: list[float] = []
+
+    def __call__(self, steps: int) -> float:
+        """ε after `steps` steps, rounded up to the next grid point."""
+        if steps == 0:
+            return 0.0
+        if self.event.noise_multiplier == 0:
+            return math.inf
+        if not self._steps:
+            stride = max(1, self._horizon // CURVE_POINTS)
+            self._extend([*range(stride, self._horizon, stride), self._horizon])
+        if steps > self._steps[-1]:
+            self._extend([max(steps, self._steps[-1] + self._steps[-1] // CURVE_POINTS)])
+        return self._epsilons[bisect.bisect_left(self._steps, steps)]
+
+    def _extend(self, grid: list[int]) -> None:
+        found = self.accountant.epsilons(self.event, grid, self.delta)
+        self._steps += grid
+        self._epsilons += [min(value, found[-1]) for value in found]
 
 
 def check_delta(delta: float, num_records: int | None = None) -> float:
@@ -189,20 +263,12 @@ def power_of_ten_below(value: float) -> float:
     return 10.0**exponent if 10.0**exponent < value else 10.0 ** (exponent - 1)
 
 
-def _happened(history: History) -> History:
-    return [(event, count) for event, count in history if count > 0]
+@lru_cache(maxsize=256)
+def _rdp_of_step(event: SampledGaussian) -> Any:
+    return RdpAccountant(Rdp.ORDERS).compose(event.to_dp_event()).rdp
 
 
-def _composed(accountant: Any, history: History) -> Any:
-    for event, count in history:
-        accountant.compose(event.to_dp_event(), count)
-    return accountant
-
-
-def _opacus_prv(history: History) -> Any:
-    # Imported here because Opacus imports torch, which plans and calibrations can do without.
-    from opacus.accountants import PRVAccountant
-
-    accountant = PRVAccountant()
-    accountant.history = [(event.noise_multiplier, event.sample_rate, count) for event, count in history]
-    return accountant
+def _pld_of_step(event: SampledGaussian, grid: float) -> Any:
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        event.noise_multiplier, sampling_prob=event.sample_rate, value_discretization_interval=grid
+    )

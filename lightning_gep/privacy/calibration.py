@@ -1,22 +1,38 @@
-"""From a target ε to the noise that keeps it: `calibrate`, usable without any training."""
+"""From a target ε to the noise that achieves it: `calibrate`, usable without any training."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lightning_gep.arguments import finite_positive, one_of, positive_integer
+from scipy.optimize import brentq
+
+from lightning_gep.arguments import finite_positive, positive_integer
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.accounting import SampledGaussian, check_delta, epsilon, make_accountant
-from lightning_gep.privacy.release import Clipping, Release
-from lightning_gep.privacy.variants import BGEP, GEP, GP, MECHANISMS, Mechanism, Split
+from lightning_gep.privacy.accounting import SampledGaussian, check_delta, make_accountant
+from lightning_gep.privacy.accounting import epsilon as epsilon_of
+from lightning_gep.privacy.release import GEP, Clipping, Release, Split, make_mechanism
 
 SMALLEST_NOISE, LARGEST_NOISE = 0.01, 1e4
 TOLERANCE = 3e-4
+"""How far below the target ε may end, relative to it."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The noise for a target: `epsilon` is what it gives, at or below the target, never above it."""
+    """The noise that `calibrate` found.
+
+    Args:
+        noise_multiplier: σ of a whole step.
+        epsilon: The ε that it gives: at or just below the target, never above it.
+        delta: The δ of the target.
+        release: What a step releases with this noise.
+
+    Example:
+        >>> found = calibrate(epsilon=2.0, delta=1e-5, sample_rate=0.01, steps=1000, mechanism="gp")
+        >>> found.epsilon <= 2.0
+        True
+
+    """
 
     noise_multiplier: float
     epsilon: float
@@ -30,7 +46,7 @@ class Calibration:
 
     @property
     def sigma_residual(self) -> float | None:
-        """σ₂, or None where no residual is released."""
+        """σ₂, or None where no residual is released; for GP the σ of the gradient."""
         return None if self.release.residual is None else self.release.residual.sigma
 
 
@@ -50,10 +66,39 @@ def calibrate(
     k: int | None = None,
     num_parameters: int | None = None,
 ) -> Calibration:
-    """The smallest noise whose ε after `steps` steps is at or below the target.
+    """The least noise whose ε after `steps` steps is at or below the target, without training anything.
 
-    The split between embedding and residual needs `clip_embedding`, `clip_residual`, `k` and `num_parameters` when it
-    is "optimal"; "equal" and a given pair need none of them.
+    Args:
+        epsilon: The target ε, for adding or removing one record.
+        delta: The target δ.
+        sample_rate: q: the expected batch size over the number of training records.
+        steps: Optimizer steps of the whole run.
+        mechanism: "gep", "bgep" or "gp".
+        clipping: "separate" or "joint" (GEP only).
+        split: How GEP divides the noise between embedding and residual: "optimal", "equal" or a pair (σ₁, σ₂) whose
+            ratio is kept.
+        accountant: "pld" (tight), "rdp" (fast, looser) or "prv" (tight, needs Opacus).
+        clip_embedding: S₁, for GEP and B-GEP. Required by the optimal split.
+        clip_residual: S₂, for GEP. Required by the optimal split.
+        clip_norm: S, for GP.
+        k: Number of basis vectors. Required by the optimal split.
+        num_parameters: Number of trainable parameters (p). Required by the optimal split.
+
+    Returns:
+        The noise multipliers and the ε they give.
+
+    Raises:
+        ConfigurationError: If an argument is invalid or missing, or no noise multiplier up to 10 000 reaches the
+            target.
+
+    Example:
+        >>> found = calibrate(
+        ...     epsilon=8.0, delta=1e-5, sample_rate=1000 / 50_000, steps=2500,
+        ...     clip_embedding=10.0, clip_residual=2.0, k=1000, num_parameters=270_000,
+        ... )
+        >>> round(found.noise_multiplier, 2), round(found.sigma_embedding, 2), round(found.sigma_residual, 2)
+        (0.89, 1.85, 1.02)
+
     """
     config = make_mechanism(
         mechanism,
@@ -64,159 +109,78 @@ def calibrate(
         clip_norm=clip_norm,
     )
     if isinstance(config, GEP) and config.split == "optimal" and config.clipping == "separate":
-        needed = {
-            "clip_embedding": clip_embedding,
-            "clip_residual": clip_residual,
-            "k": k,
-            "num_parameters": num_parameters,
-        }
-        missing = [name for name, value in needed.items() if value is None]
+        clips = {"clip_embedding": clip_embedding, "clip_residual": clip_residual}
+        sizes = {"k": k, "num_parameters": num_parameters}
+        missing = [name for name, value in {**clips, **sizes}.items() if value is None]
         if missing:
             raise ConfigurationError(
                 f"split='optimal' weighs embedding and residual by their noise, so it needs {', '.join(missing)}. "
                 "Give them, or use split='equal'.",
                 setting="split",
             )
-    config.release(1.0, k=k, num_parameters=num_parameters)
+    config.release(1.0, k=k, num_parameters=num_parameters)  # refuses bad values before the seconds of a search
     sigma, spent = noise_multiplier_for(epsilon, delta, sample_rate, steps, accountant)
     return Calibration(sigma, spent, delta, config.release(sigma, k=k, num_parameters=num_parameters))
-
-
-def make_mechanism(
-    name: str,
-    *,
-    clipping: Clipping = "separate",
-    split: Split = "optimal",
-    clip_embedding: float | None = None,
-    clip_residual: float | None = None,
-    clip_norm: float | None = None,
-) -> Mechanism:
-    """The mechanism of that name; None keeps its default, and a setting it does not have is an error."""
-    one_of("mechanism", name, MECHANISMS)
-    clips = {"clip_embedding": clip_embedding, "clip_residual": clip_residual, "clip_norm": clip_norm}
-    given = {key: value for key, value in clips.items() if value is not None}
-    known = {"gep": {"clip_embedding", "clip_residual"}, "bgep": {"clip_embedding"}, "gp": {"clip_norm"}}[name]
-    for key in given.keys() - known:
-        raise ConfigurationError(
-            f"{key}={given[key]!r} has no meaning for mechanism={name!r}, which takes {', '.join(sorted(known))}. "
-            "Remove it, or choose another mechanism."
-        )
-    both = GEP(
-        clip_embedding=given.get("clip_embedding", GEP.clip_embedding),
-        clip_residual=given.get("clip_residual", GEP.clip_residual),
-        clipping=clipping,
-        split=split,
-    )
-    if name == "gep":
-        return both
-    if clipping != "separate":
-        raise ConfigurationError(
-            f"clipping={clipping!r} ties embedding and residual together, but mechanism={name!r} releases "
-            "one part only. Use clipping='separate'.",
-            setting="clipping",
-        )
-    return BGEP(**given) if name == "bgep" else GP(**given)
 
 
 def noise_multiplier_for(
     epsilon: float, delta: float, sample_rate: float, steps: int, accountant: str
 ) -> tuple[float, float]:
-    """The smallest σ of a step whose ε after `steps` steps is at or below `epsilon`, and that ε.
+    """The least σ of a step whose ε after `steps` steps is at or below `epsilon`, and that ε.
 
-    RDP is fast and never below the tight accountants, so its σ brackets theirs from above; a few tight queries do the
-    rest.
+    RDP is fast and never below the tight accountants, so its σ is an upper bound for theirs.
     """
     finite_positive("epsilon", epsilon, "Give the privacy budget, e.g. 8.0.")
     check_delta(delta)
     positive_integer("steps", steps, "It is the number of optimizer steps of the whole run.")
     make_accountant(accountant)
-    SampledGaussian(sample_rate, 1.0)
 
-    def after(name: str) -> Callable[[float], float]:
-        return lambda sigma: epsilon_after(SampledGaussian(sample_rate, sigma), steps, delta, name)
+    def epsilon_by(name: str) -> Callable[[float], float]:
+        return lambda sigma: epsilon_of([(SampledGaussian(sample_rate, sigma), steps)], delta, name)
 
-    by_rdp = after("rdp")
-    at_largest = by_rdp(LARGEST_NOISE)
-    if at_largest > epsilon:
+    if epsilon_by("rdp")(LARGEST_NOISE) > epsilon:
         raise ConfigurationError(
             f"epsilon={epsilon} with delta={delta} over {steps} steps at sampling rate {sample_rate:.3g} cannot be "
             f"reached: even a noise multiplier of {LARGEST_NOISE:.0f} gives more. Raise epsilon or delta, or "
             "train for fewer steps.",
             setting="epsilon",
         )
-    high = LARGEST_NOISE, at_largest
-    sigma, spent = _smallest_noise(by_rdp, epsilon, SMALLEST_NOISE, high, guess=1.0, slope=-1.0, queries=60)
-    if accountant == "rdp":
-        return sigma, spent
-    guess = 0.94 * sigma
-    slope = _secant_slope((guess, by_rdp(guess)), (sigma, spent)) or -1.0
-    # The tight accountants never give more than RDP, so its σ is a first answer; what they give there is not asked.
-    unknown = -math.inf
-    tight = _smallest_noise(
-        after(accountant), epsilon, SMALLEST_NOISE, (sigma, unknown), guess=guess, slope=slope, queries=10
-    )
-    return (sigma, spent) if tight[1] == unknown else tight
+    found = _least_noise(epsilon_by("rdp"), epsilon, LARGEST_NOISE, nearest=SMALLEST_NOISE / LARGEST_NOISE)
+    return found if accountant == "rdp" else _least_noise(epsilon_by(accountant), epsilon, found[0], nearest=0.9)
 
 
-def epsilon_after(event: SampledGaussian, steps: int, delta: float, accountant: str) -> float:
-    """ε of `steps` equal steps."""
-    return epsilon([(event, steps)], delta, accountant)
-
-
-def paper_noise_multiplier(epsilon: float, delta: float, steps: int) -> float:
-    """The step's σ by the paper's Theorem 3.4: σ₁ = σ₂ ≥ 2√(2T·ln(1/δ))/ε, so σ = σ₁/√2; no subsampling.
-
-    A bound that needs no numerics, valid for ε < 2·ln(1/δ). Whatever `calibrate` returns is below it.
-    """
-    if not 0 < epsilon < 2 * math.log(1 / delta):
+def check_one_target(epsilon: float | None, noise_multiplier: float | None) -> None:
+    """Raises ConfigurationError unless exactly one of the two is given."""
+    if (epsilon is None) == (noise_multiplier is None):
         raise ConfigurationError(
-            f"The theorem holds for 0 < epsilon < 2·ln(1/delta) = {2 * math.log(1 / delta):.3g}, not for {epsilon}."
+            f"Give exactly one of epsilon and noise_multiplier, but got epsilon={epsilon} and "
+            f"noise_multiplier={noise_multiplier}. Use epsilon=8.0 to have the noise calibrated.",
+            setting="epsilon",
         )
-    return 2 * math.sqrt(steps * math.log(1 / delta)) / epsilon
 
 
-def _smallest_noise(
-    epsilon_of: Callable[[float], float],
-    target: float,
-    low: float,
-    high: tuple[float, float],
-    guess: float,
-    slope: float,
-    queries: int,
+def _least_noise(
+    epsilon_of: Callable[[float], float], target: float, largest: float, nearest: float
 ) -> tuple[float, float]:
-    """The smallest σ above `low` with epsilon_of(σ) ≤ target, and its ε; `high` is such a pair to begin with.
+    """The least σ up to `largest` with epsilon_of(σ) ≤ target, and its ε; `largest` must be enough.
 
-    ln ε is almost linear in ln σ, so steps along the latest secant (at first along `slope`) come within 3e-4 of the
-    target in a few queries; a step that leaves the bracket becomes a bisection. Only pairs whose ε is at or below the
-    target are ever returned, so the limit on the queries costs noise at worst, never privacy.
+    ln ε is almost linear in ln σ, so Brent's method there needs few queries; `nearest` is how much smaller than
+    `largest` a first lower bracket is. Any ε within the tolerance counts as a root. Only pairs that were computed and
+    are at or below the target are returned, so a search cut short costs noise, never privacy.
     """
-    (best, at_best), sigma = high, guess
-    for _ in range(queries):
-        if at_best >= target * (1 - TOLERANCE) or best <= low * (1 + TOLERANCE / 10):
-            break
-        if not low < sigma < best:
-            sigma = math.sqrt(low * best)
-        value = epsilon_of(sigma)
-        slope = _secant_slope((sigma, value), (best, at_best)) or slope
-        if value <= target:
-            best, at_best = sigma, value
-        else:
-            low = sigma
-        sigma = _along(slope, sigma, value, target * (1 - TOLERANCE / 2))
-    return best, at_best
+    tried: dict[float, float] = {}
 
+    def gap(exponent: float) -> float:
+        sigma = largest * math.exp(exponent)
+        if sigma not in tried:
+            tried[sigma] = epsilon_of(sigma)
+        if target * (1 - TOLERANCE) <= tried[sigma] <= target:
+            return 0.0
+        return math.log(min(max(tried[sigma], 1e-300), 1e300) / (target * (1 - TOLERANCE / 2)))
 
-def _secant_slope(one: tuple[float, float], other: tuple[float, float]) -> float | None:
-    """Slope of ln ε over ln σ through two points, or None where that tells nothing."""
-    (sigma, value), (other_sigma, other_value) = one, other
-    if not (0 < value < math.inf and 0 < other_value < math.inf) or sigma == other_sigma:
-        return None
-    slope = math.log(value / other_value) / math.log(sigma / other_sigma)
-    return slope if -20 < slope < -0.05 else None
-
-
-def _along(slope: float, sigma: float, value: float, aim: float) -> float:
-    """Where a line of that slope through (σ, ε) meets `aim`; outside every bracket where there is no such line."""
-    if not 0 < value < math.inf:
-        return math.inf
-    return sigma * math.exp(max(-50.0, min(50.0, math.log(aim / value) / slope)))
+    lowest, bottom = math.log(SMALLEST_NOISE / largest), math.log(nearest)
+    while gap(bottom) < 0 and bottom > lowest:
+        bottom = max(lowest, 2 * bottom)
+    if gap(bottom) > 0 > gap(0.0):
+        brentq(gap, bottom, 0.0, xtol=TOLERANCE / 10, maxiter=30, disp=False)
+    return min((sigma, value) for sigma, value in tried.items() if value <= target)

@@ -6,9 +6,8 @@ from typing import Any
 from lightning_gep.arguments import finite_positive, not_negative, positive_integer
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.accounting import SampledGaussian, check_delta, make_accountant
-from lightning_gep.privacy.calibration import noise_multiplier_for
-from lightning_gep.privacy.release import Release
-from lightning_gep.privacy.variants import Mechanism
+from lightning_gep.privacy.calibration import check_one_target, noise_multiplier_for
+from lightning_gep.privacy.release import Mechanism, Release
 
 
 @dataclass(frozen=True)
@@ -71,12 +70,7 @@ class PrivacyPlan:
         accountant: str = "pld",
     ) -> "PrivacyPlan":
         """A plan from a target ε (the noise is calibrated for `steps` steps) or from a given noise multiplier."""
-        if (epsilon is None) == (noise_multiplier is None):
-            raise ConfigurationError(
-                f"Give exactly one of epsilon and noise_multiplier, but got epsilon={epsilon} and "
-                f"noise_multiplier={noise_multiplier}. Use epsilon=8.0 to have the noise calibrated.",
-                setting="epsilon",
-            )
+        check_one_target(epsilon, noise_multiplier)
         if mechanism.uses_basis:
             _check_basis_size(k, num_parameters)
         # Made once with a stand-in noise, so that every other mistake is found before the seconds of a calibration.

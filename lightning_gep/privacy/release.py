@@ -1,20 +1,26 @@
-"""What one step releases: one or two vectors, each clipped and perturbed, and the noise multiplier they amount to."""
+"""What one step releases, for every mechanism: clipping thresholds, sigmas and the step's noise multiplier.
+
+GEP releases embedding and residual, B-GEP the embedding only, GP (ordinary DP-SGD) the gradient itself: the residual
+of an empty basis. Each mechanism is a small config type that makes a `Release`; everything downstream sees only that.
+"""
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Literal
 
-from lightning_gep.arguments import not_negative, one_of, positive
+from lightning_gep.arguments import finite_positive, not_negative, one_of, positive
 from lightning_gep.errors import ConfigurationError
 
 Clipping = Literal["separate", "joint"]
+Split = Literal["optimal", "equal"] | tuple[float, float]
+CLIP_EMBEDDING_IS = "It is the norm (S₁) each embedding is clipped to, e.g. 10."
 
 
 @dataclass(frozen=True)
 class Part:
-    """A vector that is released: rows clipped to norm `clip` (S), noise of standard deviation `clip`·`sigma`.
+    """A released vector: rows clipped to norm `clip` (S), plus noise of standard deviation `clip`·`sigma`.
 
-    An infinite `clip` is allowed when `sigma` is 0 (no privacy at all); with noise it would ask for infinite noise.
+    An infinite `clip` is allowed only with `sigma` = 0 (no privacy at all).
     """
 
     clip: float
@@ -31,7 +37,7 @@ class Part:
 
     @property
     def noise_std(self) -> float:
-        """Standard deviation of the noise on the sum; 0 (not ∞·0 = NaN) without noise."""
+        """Standard deviation of the noise on the sum; 0 without noise, even for an infinite clip."""
         return self.clip * self.sigma if self.sigma > 0 else 0.0
 
 
@@ -39,14 +45,13 @@ class Part:
 class Release:
     """The parts of one step, released together on one Poisson subsample.
 
-    Guarantee: `noise_multiplier` is σ of the Gaussian mechanism that the step amounts to for one record added or
-    removed. A record shifts the release by at most 1/σ when each coordinate is measured in its noise's standard
-    deviation.
+    Guarantee: for one record added or removed, the step is a Gaussian mechanism with `noise_multiplier` σ: a record
+    shifts the release by at most 1/σ, measured in standard deviations of each coordinate's noise.
 
     - "separate": part j shifts by at most Sⱼ, so by 1/σⱼ in units of its noise, and both can happen at once:
       1/σ² = 1/σ₁² + 1/σ₂².
     - "joint": the record's (w/S₁, r/S₂) has norm at most 1, so the shift is at most 1/min(σ₁, σ₂). A larger σ on one
-      part would be noise that buys nothing; unequal values are refused.
+      part would add noise without adding privacy, so unequal values are refused.
     """
 
     embedding: Part | None
@@ -69,7 +74,7 @@ class Release:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts that are there."""
+        """The released parts: one or two."""
         return tuple(part for part in (self.embedding, self.residual) if part is not None)
 
     @property
@@ -83,7 +88,7 @@ class Release:
         return math.fsum(sigma**-2 for sigma in sigmas) ** -0.5
 
     def to_state(self) -> dict[str, Any]:
-        """Plain numbers and strings, fit for JSON (an infinite threshold becomes the string "inf")."""
+        """Plain numbers and strings for JSON; an infinite threshold becomes the string "inf"."""
         state = asdict(self)
         for name in ("embedding", "residual"):
             if state[name] is not None and math.isinf(state[name]["clip"]):
@@ -98,3 +103,148 @@ class Release:
             return None if values is None else Part(clip=float(values["clip"]), sigma=float(values["sigma"]))
 
         return cls(part(state["embedding"]), part(state["residual"]), state["clipping"])
+
+
+@dataclass(frozen=True)
+class GEP:
+    """Embedding and residual are both released: an unbiased gradient.
+
+    `split` divides the step's noise multiplier σ between the parts, 1/σ₁² + 1/σ₂² = 1/σ² (separate clipping):
+
+    - "optimal" minimises the expected noise energy k(S₁σ₁)² + p(S₂σ₂)²: 1/σ₁² ∝ S₁√k and 1/σ₂² ∝ S₂√p;
+    - "equal" is the paper's σ₁ = σ₂ = √2·σ;
+    - a pair (σ₁, σ₂) fixes their ratio; both are scaled so that the step has exactly σ.
+
+    Joint clipping always takes σ₁ = σ₂ = σ; a pair of unequal numbers is refused.
+    """
+
+    clip_embedding: float = 10.0
+    clip_residual: float = 2.0
+    clipping: Clipping = "separate"
+    split: Split = "optimal"
+
+    thresholds: ClassVar[tuple[str, ...]] = ("clip_embedding", "clip_residual")
+    uses_basis: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive("clip_embedding", self.clip_embedding, CLIP_EMBEDDING_IS)
+        positive("clip_residual", self.clip_residual, "It is the norm (S₂) each residual is clipped to, e.g. 2.")
+        one_of("clipping", self.clipping, ("separate", "joint"))
+        if isinstance(self.split, str):
+            one_of("split", self.split, ("optimal", "equal"))
+            return
+        if len(self.split) != 2:
+            raise ConfigurationError(
+                f"split={self.split!r} must be 'optimal', 'equal' or a pair (sigma_embedding, sigma_residual).",
+                setting="split",
+            )
+        for sigma in self.split:
+            finite_positive("split", sigma, "A pair gives the two sigmas, e.g. (3.0, 3.0); only their ratio matters.")
+        if self.clipping == "joint" and self.split[0] != self.split[1]:
+            raise ConfigurationError(
+                f"Joint clipping takes equal sigmas, but split={self.split!r}. Use split='equal' and set the balance "
+                "by clip_embedding/clip_residual, or clipping='separate'.",
+                setting="split",
+            )
+
+    def release(self, noise_multiplier: float, *, k: int | None = None, num_parameters: int | None = None) -> Release:
+        """The release whose noise multiplier is `noise_multiplier`; k and p are needed by the optimal split."""
+        sigma_embedding, sigma_residual = self._sigmas(noise_multiplier, k, num_parameters)
+        return Release(
+            embedding=Part(self.clip_embedding, sigma_embedding),
+            residual=Part(self.clip_residual, sigma_residual),
+            clipping=self.clipping,
+        )
+
+    def _sigmas(self, sigma: float, k: int | None, num_parameters: int | None) -> tuple[float, float]:
+        if self.clipping == "joint" or sigma == 0 or math.isinf(self.clip_embedding + self.clip_residual):
+            return sigma, sigma  # an infinite threshold has no noise to split; `Part` refuses it with noise
+        share = self._embedding_share(k, num_parameters)
+        return sigma / math.sqrt(share), sigma / math.sqrt(1 - share)
+
+    def _embedding_share(self, k: int | None, num_parameters: int | None) -> float:
+        """The fraction of 1/σ² that goes to the embedding."""
+        if self.split == "equal":
+            return 0.5
+        if isinstance(self.split, tuple):
+            embedding, residual = (sigma**-2 for sigma in self.split)
+            return embedding / (embedding + residual)
+        if k is None or num_parameters is None:
+            raise ConfigurationError(
+                f"split='optimal' weighs the parts by their noise, so it needs k and num_parameters, but got k={k} and "
+                f"num_parameters={num_parameters}. Give both, or use split='equal'.",
+                setting="split",
+            )
+        embedding = self.clip_embedding * math.sqrt(k)
+        residual = self.clip_residual * math.sqrt(num_parameters)
+        return embedding / (embedding + residual)
+
+
+@dataclass(frozen=True)
+class BGEP:
+    """Only the embedding is released: less noise, but biased, because everything outside the subspace is lost."""
+
+    clip_embedding: float = 10.0
+
+    thresholds: ClassVar[tuple[str, ...]] = ("clip_embedding",)
+    uses_basis: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive("clip_embedding", self.clip_embedding, CLIP_EMBEDDING_IS)
+
+    def release(self, noise_multiplier: float, *, k: int | None = None, num_parameters: int | None = None) -> Release:
+        """The release whose noise multiplier is `noise_multiplier`."""
+        return Release(embedding=Part(self.clip_embedding, noise_multiplier), residual=None)
+
+
+@dataclass(frozen=True)
+class GP:
+    """Ordinary DP-SGD: no basis, the clipped gradient plus noise."""
+
+    clip_norm: float = 1.0
+
+    thresholds: ClassVar[tuple[str, ...]] = ("clip_norm",)
+    uses_basis: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        positive("clip_norm", self.clip_norm, "It is the norm each gradient is clipped to, e.g. 1.")
+
+    def release(self, noise_multiplier: float, *, k: int | None = None, num_parameters: int | None = None) -> Release:
+        """The release whose noise multiplier is `noise_multiplier`."""
+        return Release(embedding=None, residual=Part(self.clip_norm, noise_multiplier))
+
+
+Mechanism = GEP | BGEP | GP
+
+MECHANISMS: dict[str, type[GEP] | type[BGEP] | type[GP]] = {"gep": GEP, "bgep": BGEP, "gp": GP}
+
+
+def make_mechanism(
+    name: str,
+    *,
+    clipping: Clipping = "separate",
+    split: Split = "optimal",
+    clip_embedding: float | None = None,
+    clip_residual: float | None = None,
+    clip_norm: float | None = None,
+) -> Mechanism:
+    """The mechanism of that name; None keeps a default, and a threshold that the mechanism lacks is refused."""
+    kind = MECHANISMS[one_of("mechanism", name, MECHANISMS)]
+    clips = {"clip_embedding": clip_embedding, "clip_residual": clip_residual, "clip_norm": clip_norm}
+    given: dict[str, Any] = {key: value for key, value in clips.items() if value is not None}
+    for key in given.keys() - set(kind.thresholds):
+        raise ConfigurationError(
+            f"{key}={given[key]!r} has no meaning for mechanism={name!r}, which takes {', '.join(kind.thresholds)}. "
+            "Remove it, or choose another mechanism.",
+            setting=key,
+        )
+    gep = GEP(clipping=clipping, split=split)  # a misspelt value is an error for every mechanism
+    if kind is GEP:
+        return replace(gep, **given)
+    if clipping != "separate":
+        raise ConfigurationError(
+            f"clipping={clipping!r} ties embedding and residual together, but mechanism={name!r} releases only one "
+            "part. Use clipping='separate'.",
+            setting="clipping",
+        )
+    return kind(**given)

@@ -7,6 +7,11 @@ Figure = float | str | None
 """A figure as a card holds it: a number, "inf", or None where it was not computed."""
 
 
+def figure(value: float) -> float | str:
+    """A number as a card holds it; JSON has no infinity."""
+    return "inf" if math.isinf(value) else value
+
+
 def rounded_up(epsilon: float | None, digits: int = 3) -> str:
     """ε with at most `digits` decimals, rounded up, for tables; ∞ where there is no bound, a dash for no figure."""
     if epsilon is None:

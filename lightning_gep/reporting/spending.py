@@ -3,8 +3,7 @@
 import math
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.accounting import SampledGaussian
-from lightning_gep.privacy.curve import EpsilonCurve
+from lightning_gep.privacy.accounting import EpsilonCurve, SampledGaussian
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.curves import POINTS, ROWS
 from lightning_gep.reporting.grouping import MOST_SERIES, grouped, thinned

@@ -8,12 +8,10 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning_gep.arguments import boolean, one_of, positive_integer
-from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.accounting import make_accountant, power_of_ten_below
-from lightning_gep.privacy.calibration import make_mechanism
+from lightning_gep.privacy.calibration import check_one_target
 from lightning_gep.privacy.plan import PrivacyPlan
-from lightning_gep.privacy.release import Clipping
-from lightning_gep.privacy.variants import MECHANISMS, Mechanism, Split
+from lightning_gep.privacy.release import MECHANISMS, Clipping, Mechanism, Split, make_mechanism
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 Auto = Literal["auto"]
 GENERATORS = ("system", "secure", "seeded")
-THRESHOLDS = ("clip_embedding", "clip_residual", "clip_norm")
 
 
 @dataclass(frozen=True)
@@ -49,12 +46,7 @@ class PrivacySettings:
         split: Any = self.split
         if isinstance(split, list):  # from a configuration file
             object.__setattr__(self, "split", tuple(split))
-        if (self.epsilon is None) == (self.noise_multiplier is None):
-            raise ConfigurationError(
-                f"Give exactly one of epsilon and noise_multiplier, but got epsilon={self.epsilon} and "
-                f"noise_multiplier={self.noise_multiplier}. Use epsilon=8.0 to have the noise calibrated.",
-                setting="epsilon",
-            )
+        check_one_target(self.epsilon, self.noise_multiplier)
         if self.k != "auto":
             positive_integer("k", self.k, "It is the number of basis vectors, e.g. 1000, or 'auto'.")
         one_of("generator", self.generator, GENERATORS)
@@ -77,7 +69,7 @@ class PrivacySettings:
     @property
     def chosen_on_public_data(self) -> tuple[str, ...]:
         """The settings the mechanism needs that are "auto"."""
-        needed = ("k", *self._thresholds) if self.uses_basis else ()
+        needed = ("k", *MECHANISMS[self.mechanism].thresholds) if self.uses_basis else ()
         return tuple(name for name in needed if getattr(self, name) == "auto")
 
     def with_choices(self, *, k: int = 1, clip_embedding: float = 1.0, clip_residual: float = 1.0) -> "PrivacySettings":
@@ -87,7 +79,7 @@ class PrivacySettings:
 
     def make_mechanism(self) -> Mechanism:
         """The mechanism with its thresholds; 1 stands in for a threshold that is still "auto"."""
-        thresholds = {name: getattr(self, name) for name in self._thresholds}
+        thresholds = {name: getattr(self, name) for name in MECHANISMS[self.mechanism].thresholds}
         known = {name: 1.0 if value == "auto" else value for name, value in thresholds.items()}
         return make_mechanism(self.mechanism, clipping=self.clipping, split=self.split, **known)
 
@@ -113,10 +105,6 @@ class PrivacySettings:
             num_parameters=num_parameters,
             accountant=self.accountant,
         )
-
-    @property
-    def _thresholds(self) -> list[str]:
-        return [field.name for field in fields(MECHANISMS[self.mechanism]) if field.name in THRESHOLDS]
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,9 @@ from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.card.content import RunFacts
 from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.plan import PrivacyPlan
-from lightning_gep.privacy.release import Clipping
+from lightning_gep.privacy.release import Clipping, Split
 from lightning_gep.privacy.run_size import limited, steps_in_all
 from lightning_gep.privacy.sampling import PoissonSampler, Secret, seeded_secret
-from lightning_gep.privacy.variants import Split
 from lightning_gep.strategy.accounted_strategy import AccountedStrategy
 from lightning_gep.strategy.announcements import announce, announce_kept, announce_later_log, announce_logs
 from lightning_gep.strategy.checkpoints import check_same_guarantee, open_ledger

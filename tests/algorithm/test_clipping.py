@@ -13,8 +13,7 @@ from lightning_gep.algorithm.clipping import MARGIN, residual_norm_bound
 from lightning_gep.algorithm.gep import Sums, perturb
 from lightning_gep.algorithm.linalg import row_norms
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.release import Part, Release
-from lightning_gep.privacy.variants import BGEP, GEP, GP
+from lightning_gep.privacy.release import BGEP, GEP, GP, Part, Release
 from tests.reference import orthonormal_rows
 
 S1, S2 = 10.0, 2.0

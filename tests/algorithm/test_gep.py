@@ -12,8 +12,7 @@ from lightning_gep.algorithm.gep import Sums, gradient_embedding_perturbation, p
 from lightning_gep.algorithm.linalg import row_norms
 from lightning_gep.algorithm.noise import NoNoise, SecureNoise, SeededNoise, SystemNoise
 from lightning_gep.algorithm.subspace import NoSubspace, PowerSubspace
-from lightning_gep.privacy.release import Part, Release
-from lightning_gep.privacy.variants import BGEP, GEP, GP
+from lightning_gep.privacy.release import BGEP, GEP, GP, Part, Release
 from tests.reference import dense, orthonormal_rows, release_parts
 
 INF = float("inf")

@@ -7,7 +7,7 @@ from lightning_gep.privacy.account import PrivacyAccount, check_same_plan
 from lightning_gep.privacy.accounting import epsilon
 from lightning_gep.privacy.ledger import read
 from lightning_gep.privacy.plan import PrivacyPlan
-from lightning_gep.privacy.variants import GEP, GP
+from lightning_gep.privacy.release import GEP, GP
 
 
 def plan(**change):

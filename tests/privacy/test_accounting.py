@@ -11,9 +11,16 @@ from scipy.optimize import brentq
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.account import PrivacyAccount
-from lightning_gep.privacy.accounting import Rdp, SampledGaussian, check_delta, delta, epsilon, power_of_ten_below
+from lightning_gep.privacy.accounting import (
+    EpsilonCurve,
+    Rdp,
+    SampledGaussian,
+    check_delta,
+    delta,
+    epsilon,
+    power_of_ten_below,
+)
 from lightning_gep.privacy.calibration import calibrate
-from lightning_gep.privacy.curve import EpsilonCurve
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import Part, Release
 from tests.reference import gaussian_delta
@@ -206,6 +213,40 @@ def test_the_limits():
 def test_bad_values_are_explained(call, message):
     with pytest.raises(ConfigurationError, match=message):
         call()
+
+
+EVENT = SampledGaussian(0.02, 1.2)
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "prv"])
+def test_the_curve_is_above_the_accountant_rising_and_exact_at_the_planned_end(accountant):
+    curve = EpsilonCurve(EVENT, 1e-5, accountant, 500)
+    values = [curve(steps) for steps in range(1, 501)]
+    assert values == sorted(values)
+    assert curve(500) == epsilon([(EVENT, 500)], 1e-5, accountant)
+    for steps in (1, 17, 100, 250, 401, 499):
+        true = epsilon([(EVENT, steps)], 1e-5, accountant)
+        assert true <= curve(steps) * (1 + 1e-4)
+        assert steps < 100 or curve(steps) <= 1.15 * true
+
+
+def test_the_curve_continues_beyond_the_plan():
+    curve = EpsilonCurve(EVENT, 1e-5, "pld", 100)
+    assert curve(101) > curve(100)
+    true = epsilon([(EVENT, 350)], 1e-5)
+    assert true * (1 - 1e-4) <= curve(350) <= 1.1 * true, "both are upper bounds, rounded in different places"
+
+
+@pytest.mark.parametrize("steps", [1, 2, 33])
+def test_curves_of_short_plans(steps):
+    assert EpsilonCurve(EVENT, 1e-5, "pld", steps)(steps) == epsilon([(EVENT, steps)], 1e-5)
+
+
+def test_the_limits_of_a_curve():
+    assert EpsilonCurve(EVENT, 1e-5, "pld", 10)(0) == 0.0
+    assert EpsilonCurve(SampledGaussian(0.02, 0.0), 1e-5, "pld", 10)(1) == math.inf
+    large = EpsilonCurve(SampledGaussian(0.5, 0.1), 1e-5, "pld", 100)
+    assert 50 < large(50) <= large(100) < math.inf
 
 
 def test_powers_of_ten():

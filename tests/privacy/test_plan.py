@@ -5,7 +5,7 @@ import pytest
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.plan import PrivacyPlan
-from lightning_gep.privacy.variants import BGEP, GEP, GP
+from lightning_gep.privacy.release import BGEP, GEP, GP
 
 GOOD = {
     "mechanism": GEP(1.0, 0.5),

@@ -1,5 +1,6 @@
 """The best of a random number of runs: against dp-accounting, against numerical integration, and the draws."""
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -12,43 +13,42 @@ from scipy import integrate, stats
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.accounting import Rdp, SampledGaussian, epsilon
-from lightning_gep.privacy.repetitions import (
-    Candidate,
-    distribution_name,
-    draw_repetitions,
-    repeat_and_select_cost,
-    repetition_probability,
-    shape_of,
-)
+from lightning_gep.privacy.repetitions import Distribution, repeat_and_select_cost
 
 INF = math.inf
 SHAPES = [INF, 0.0, 0.5, 1.0, 4.0]
-RUN = Candidate(SampledGaussian(0.02, 1.1), 500)
+RUN = (SampledGaussian(0.02, 1.1), 500)
+
+
+def probability(count, mean, shape):
+    return dict(itertools.takewhile(lambda pair: pair[0] <= count, Distribution(mean, shape).probabilities())).get(
+        count, 0.0
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mean", [1.0, 2.5, 20.0, 300.0])
 def test_one_candidate_costs_what_dp_accounting_says(shape, mean):
-    event = dp_accounting.SelfComposedDpEvent(RUN.event.to_dp_event(), RUN.steps)
+    event = dp_accounting.SelfComposedDpEvent(RUN[0].to_dp_event(), RUN[1])
     accountant = RdpAccountant(Rdp.ORDERS).compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(event, mean, shape))
     expected = accountant.get_epsilon(1e-5)
-    assert repeat_and_select_cost([RUN], 1e-5, mean=mean, shape=shape) == pytest.approx(expected, rel=1e-8)
+    assert repeat_and_select_cost([RUN], 1e-5, Distribution(mean, shape)) == pytest.approx(expected, rel=1e-8)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_several_candidates_cost_the_largest_rdp_at_each_order(shape):
     # The curves cross: few steps with little noise cost more at large orders, many with much noise at small ones.
-    candidates = [Candidate(SampledGaussian(0.05, 0.8), 20), Candidate(SampledGaussian(0.02, 2.0), 5000)]
+    candidates = [(SampledGaussian(0.05, 0.8), 20), (SampledGaussian(0.02, 2.0), 5000)]
     curves = [RdpAccountant(Rdp.ORDERS).compose(event.to_dp_event(), steps).rdp for event, steps in candidates]
     assert (curves[0] > curves[1]).any()
     assert (curves[0] < curves[1]).any()
     one_run = np.maximum(*curves)
     selected = rdp_privacy_accountant._compute_rdp_repeat_and_select(np.array(Rdp.ORDERS), one_run, 10.0, shape)
     expected = compute_epsilon(Rdp.ORDERS, selected, 1e-5)[0]
-    found = repeat_and_select_cost(candidates, 1e-5, mean=10.0, shape=shape)
+    found = repeat_and_select_cost(candidates, 1e-5, Distribution(10.0, shape))
     assert found == pytest.approx(expected, rel=1e-8)
-    assert found >= max(repeat_and_select_cost([c], 1e-5, mean=10.0, shape=shape) for c in candidates)
-    assert repeat_and_select_cost(candidates * 3, 1e-5, mean=10.0, shape=shape) == found
+    assert found >= max(repeat_and_select_cost([c], 1e-5, Distribution(10.0, shape)) for c in candidates)
+    assert repeat_and_select_cost(candidates * 3, 1e-5, Distribution(10.0, shape)) == found
 
 
 def density_of_the_largest(x, centre, sigma, mean, shape):
@@ -79,20 +79,20 @@ def test_the_figure_holds_for_the_largest_of_gaussians_and_that_of_one_run_does_
     def delta_at(eps):
         return max(integrate.trapezoid(np.maximum(0, a - math.exp(eps) * b), x) for a, b in (sides, sides[::-1]))
 
-    run = Candidate(SampledGaussian(1.0, sigma), 1)
-    assert delta_at(repeat_and_select_cost([run], delta, mean=mean, shape=shape)) <= delta
+    run = (SampledGaussian(1.0, sigma), 1)
+    assert delta_at(repeat_and_select_cost([run], delta, Distribution(mean, shape))) <= delta
     if mean == 50:
         assert delta_at(epsilon([run], delta, "pld")) > delta
 
 
 def test_no_noise_in_any_candidate_is_no_privacy():
-    assert repeat_and_select_cost([RUN, Candidate(SampledGaussian(0.1, 0.0), 1)], 1e-5, mean=5, shape=1) == INF
+    assert repeat_and_select_cost([RUN, (SampledGaussian(0.1, 0.0), 1)], 1e-5, Distribution(5, 1)) == INF
 
 
 def test_it_costs_less_than_composing_as_many_runs_and_more_than_one():
     one = epsilon([RUN], 1e-5, "rdp")
-    found = repeat_and_select_cost([RUN], 1e-5, mean=30, shape=INF)
-    assert one < found < epsilon([(RUN.event, 30 * RUN.steps)], 1e-5, "rdp")
+    found = repeat_and_select_cost([RUN], 1e-5, Distribution(30, INF))
+    assert one < found < epsilon([(RUN[0], 30 * RUN[1])], 1e-5, "rdp")
 
 
 def exact(shape, mean):
@@ -111,13 +111,13 @@ def exact(shape, mean):
 def test_the_probabilities_are_those_of_the_definition(shape, mean):
     reference = exact(shape, mean)
     for k in [0, 1, 2, 3, 10, 50, 300]:
-        assert repetition_probability(k, mean, shape) == pytest.approx(reference(k), rel=1e-6, abs=1e-15)
+        assert probability(k, mean, shape) == pytest.approx(reference(k), rel=1e-6, abs=1e-15)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mean", [1.5, 5.0])
 def test_the_probabilities_add_up_to_one_and_have_the_mean(shape, mean):
-    probabilities = [repetition_probability(k, mean, shape) for k in range(500)]
+    probabilities = [probability(k, mean, shape) for k in range(500)]
     assert math.fsum(probabilities) == pytest.approx(1, abs=1e-9)
     assert math.fsum(k * p for k, p in enumerate(probabilities)) == pytest.approx(mean, rel=1e-9)
 
@@ -125,56 +125,56 @@ def test_the_probabilities_add_up_to_one_and_have_the_mean(shape, mean):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_draws_follow_the_probabilities(shape):
     draws, mean, chance = 20_000, 4.0, random.Random(3)
-    seen = Counter(draw_repetitions(mean, shape, chance) for _ in range(draws))
-    bins = [k for k in range(60) if draws * repetition_probability(k, mean, shape) > 20]
-    expected = [draws * repetition_probability(k, mean, shape) for k in bins]
+    seen = Counter(Distribution(mean, shape).draw(chance) for _ in range(draws))
+    bins = [k for k in range(60) if draws * probability(k, mean, shape) > 20]
+    expected = [draws * probability(k, mean, shape) for k in bins]
     expected.append(draws - sum(expected))
     observed = [seen[k] for k in bins]
     observed.append(draws - sum(observed))
     assert stats.chisquare(observed, expected).pvalue > 1e-4
     assert (seen[0] > 0) == (shape == INF)
-    wrong = [draws * repetition_probability(k, 4.3, shape) for k in bins]
+    wrong = [draws * probability(k, 4.3, shape) for k in bins]
     wrong.append(draws - sum(wrong))
     assert stats.chisquare(observed, wrong).pvalue < 1e-4, "the test has to tell another mean from this one"
 
 
 def test_a_mean_of_one_is_one_run_and_extreme_draws_end():
-    assert {draw_repetitions(1.0, shape, random.Random(0)) for shape in (0.0, 1.0, 2.0)} == {1}
+    assert {Distribution(1.0, shape).draw(random.Random(0)) for shape in (0.0, 1.0, 2.0)} == {1}
 
     class Last(random.Random):
         def random(self):
             return 1 - 2**-53
 
     for shape in SHAPES:
-        assert 10 < draw_repetitions(10, shape, Last()) < 10_000
+        assert 10 < Distribution(10, shape).draw(Last()) < 10_000
 
 
 def test_the_default_draws_from_the_operating_system():
-    assert isinstance(draw_repetitions.__defaults__[0], random.SystemRandom)
+    assert isinstance(Distribution.draw.__defaults__[0], random.SystemRandom)
 
 
-def test_distributions_by_name():
-    assert [shape_of(name) for name in ("poisson", "geometric", "logarithmic", "inf", "2.5", 1)] == [
-        INF, 1.0, 0.0, INF, 2.5, 1.0,
-    ]  # fmt: skip
-    assert distribution_name(INF) == "poisson"
-    assert distribution_name(2.5) == "truncated negative binomial with shape 2.5"
+@pytest.mark.parametrize(
+    ("shape", "found", "name"),
+    [("poisson", INF, "poisson"), ("inf", INF, "poisson"), (1, 1.0, "geometric"), ("logarithmic", 0.0, "logarithmic"),
+     ("2.5", 2.5, "truncated negative binomial with shape 2.5")],
+)  # fmt: skip
+def test_distributions_by_name(shape, found, name):
+    distribution = Distribution.from_mapping({"mean": 3, "shape": shape})
+    assert (distribution.mean, distribution.shape, distribution.name) == (3.0, found, name)
 
 
-@pytest.mark.parametrize("shape", ["normal", -1, math.nan])
+@pytest.mark.parametrize("shape", ["normal", -1, math.nan, 1e4, None])
 def test_an_unknown_distribution_is_refused(shape):
     with pytest.raises(ConfigurationError, match="Use 'poisson', 'geometric'"):
-        draw_repetitions(10, shape)
+        Distribution.from_mapping({"mean": 10, "shape": shape})
 
 
 @pytest.mark.parametrize("mean", [0.5, math.nan, INF, 501])
 def test_an_impossible_mean_is_refused(mean):
     with pytest.raises(ConfigurationError, match="mean number of runs must lie between 1 and 500"):
-        draw_repetitions(mean, INF)
-    with pytest.raises(ConfigurationError, match="mean number of runs must lie between 1 and 500"):
-        repeat_and_select_cost([RUN], 1e-5, mean=mean, shape=INF)
+        Distribution(mean, INF)
 
 
 def test_nothing_to_select_from_is_refused():
     with pytest.raises(ConfigurationError, match="no candidate"):
-        repeat_and_select_cost([], 1e-5, mean=2, shape=1)
+        repeat_and_select_cost([], 1e-5, Distribution(2, 1))

@@ -12,7 +12,7 @@ from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.noise import make_noise
 from lightning_gep.algorithm.subspace import NoSubspace
 from lightning_gep.gradients.functional import FunctionalGradients
-from lightning_gep.privacy.variants import BGEP, GEP, GP
+from lightning_gep.privacy.release import BGEP, GEP, GP
 from recipes.models.mnist_cnn import MnistCNN
 
 META = torch.device("meta")

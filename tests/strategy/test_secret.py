@@ -11,8 +11,8 @@ from lightning_gep.algorithm.noise import SystemNoise
 from lightning_gep.algorithm.tracked import TrackedSubspace
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.plan import PrivacyPlan
+from lightning_gep.privacy.release import GEP
 from lightning_gep.privacy.sampling import PoissonSampler, Secret
-from lightning_gep.privacy.variants import GEP
 
 
 def run(directory, secret, state=None, steps=3):

@@ -12,16 +12,12 @@ from typing import Any
 
 from lightning_gep.arguments import one_of
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.accounting import SampledGaussian, power_of_ten_below
-from lightning_gep.privacy.calibration import epsilon_after, make_mechanism, noise_multiplier_for
-from lightning_gep.privacy.curve import GRID_POINTS, EpsilonCurve
+from lightning_gep.privacy import accounting
+from lightning_gep.privacy.accounting import CURVE_POINTS, EpsilonCurve, SampledGaussian, power_of_ten_below
+from lightning_gep.privacy.calibration import noise_multiplier_for
 from lightning_gep.privacy.plan import PrivacyPlan
-from lightning_gep.privacy.release import Release
+from lightning_gep.privacy.release import GP, MECHANISMS, Mechanism, Release, make_mechanism
 from lightning_gep.privacy.run_size import RunSize
-from lightning_gep.privacy.variants import GP, MECHANISMS, Mechanism
-
-THRESHOLDS = {"gep": ("clip_embedding", "clip_residual"), "bgep": ("clip_embedding",), "gp": ("clip_norm",)}
-"""The thresholds each mechanism reads; those of the others may be anything, as in training."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ class NoisePlan:
 
         That curve rounds up to its next grid point.
         """
-        stride = max(1, self.steps // GRID_POINTS)
+        stride = max(1, self.steps // CURVE_POINTS)
         asked = [*range(stride, self.steps, stride), self.steps] if points is None else points
         curve = _curve(self.plan.event, self.plan.delta, self.plan.accountant, self.plan.planned_steps)
         return [(steps, curve(steps)) for steps in asked]
@@ -183,7 +179,7 @@ def plan_noise(settings: Mapping[str, Any], size: RunSize, labels: Mapping[str, 
 
 
 def _mechanism(name: str, settings: Mapping[str, Any]) -> Mechanism:
-    clips = {clip: _number(settings, clip) for clip in THRESHOLDS[name]}
+    clips = {clip: _number(settings, clip) for clip in MECHANISMS[name].thresholds}
     for clip, value in clips.items():
         if value == math.inf and settings.get("noise_multiplier") != 0:
             raise ConfigurationError(
@@ -225,7 +221,7 @@ def _calibrated(epsilon: float, delta: float, sample_rate: float, steps: int, ac
 
 @cache
 def _epsilon(event: SampledGaussian, steps: int, delta: float, accountant: str) -> float:
-    return epsilon_after(event, steps, delta, accountant)
+    return accounting.epsilon([(event, steps)], delta, accountant)
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.card import coverage
-from lightning_gep.privacy.card.figures import spending
+from lightning_gep.privacy.card.figures import epsilon_planned, epsilon_spent
 from lightning_gep.privacy.files import now
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import Part
@@ -49,8 +49,8 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
     """The card of a run as of now."""
     plan, ended = account.plan, status != "training"
     not_private = why_not_private(account, facts)
-    figures = spending(account, private=not not_private, ended=ended)
-    spent = figures.spent[plan.accountant]
+    figures = epsilon_spent(account, private=not not_private, ended=ended)
+    spent = figures[plan.accountant]
     if spent == "inf" and not not_private:
         not_private = [coverage.NO_BOUND]
     carried = 0 if account.ledger is None else account.ledger.content.carried
@@ -71,8 +71,8 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
             "delta": plan.delta,
             "accountant": plan.accountant,
             "target_epsilon": plan.target_epsilon,
-            "epsilon_spent": figures.spent,
-            "epsilon_planned": figures.planned,
+            "epsilon_spent": figures,
+            "epsilon_planned": epsilon_planned(account, figures),
             "composition": coverage.COMPOSITION,
         },
         "mechanism": dict(facts.mechanism),

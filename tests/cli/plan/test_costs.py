@@ -10,8 +10,7 @@ from lightning_gep.algorithm.noise import make_noise
 from lightning_gep.cli.plan.costs import plan_noise
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.account import PrivacyAccount
-from lightning_gep.privacy.accounting import SampledGaussian
-from lightning_gep.privacy.calibration import epsilon_after
+from lightning_gep.privacy.accounting import SampledGaussian, epsilon
 from lightning_gep.privacy.run_size import RunSize
 
 MNIST = RunSize(num_records=60_000, num_parameters=14_394, batch_size=1000, max_epochs=50)
@@ -88,8 +87,8 @@ def test_epsilon_of_a_given_noise_is_the_accountants():
     settings = {**GP, "epsilon": None, "noise_multiplier": 1.3, "accountant": "pld"}
     planned = plan_noise(settings, SMALL)
     event = SampledGaussian(0.1, 1.3)
-    assert planned.epsilon == epsilon_after(event, 50, 1e-4, "pld")
-    assert planned.epsilon_by_rdp == epsilon_after(event, 50, 1e-4, "rdp") > planned.epsilon
+    assert planned.epsilon == epsilon([(event, 50)], 1e-4, "pld")
+    assert planned.epsilon_by_rdp == epsilon([(event, 50)], 1e-4, "rdp") > planned.epsilon
     assert planned.plan.target_epsilon is None
 
 
@@ -97,9 +96,9 @@ def test_epsilon_of_a_given_noise_is_the_accountants():
 def test_epsilon_over_the_run_is_what_the_run_will_report(accountant):
     planned = plan_noise({**GEP, "accountant": accountant}, SHORT)
     account = PrivacyAccount(planned.plan)
-    for steps, epsilon in [*planned.epsilon_over_steps(), *planned.epsilon_at_quarters()]:
+    for steps, spent in [*planned.epsilon_over_steps(), *planned.epsilon_at_quarters()]:
         account.steps = steps
-        assert epsilon == account.epsilon()
+        assert spent == account.epsilon()
     assert [steps for steps, _ in planned.epsilon_at_quarters()] == [5, 9, 14]
     values = [epsilon for _, epsilon in planned.epsilon_over_steps()]
     assert values == sorted(values)

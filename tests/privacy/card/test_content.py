@@ -575,7 +575,7 @@ def test_figures_of_an_account_that_proves_nothing_are_not_private(monkeypatch):
     from lightning_gep.privacy.card import figures
     from lightning_gep.privacy.card.content import RunFacts, run_card
     from lightning_gep.privacy.plan import PrivacyPlan
-    from lightning_gep.privacy.variants import GP
+    from lightning_gep.privacy.release import GP
 
     plan = PrivacyPlan.make(
         GP(1.0), num_records=10, expected_batch_size=10, delta=1e-2, noise_multiplier=1e-5, steps=5, accountant="rdp"

@@ -9,8 +9,7 @@ from lightning_gep.privacy.card.html import Markup, bullets, element, table, top
 from lightning_gep.privacy.card.page import run_page, sweep_page
 from lightning_gep.privacy.card.sweep import sweep_card
 from lightning_gep.privacy.rounding import shown_epsilon
-from lightning_gep.privacy.selection import sweep_selection
-from tests.cards import MECHANISM, PUBLIC, SOFTWARE, a_card
+from tests.cards import MECHANISM, PUBLIC, SOFTWARE, a_card, selection_of
 
 EVIL = "<script>alert('x')</script>&\"'"
 VOID = {"meta", "!doctype"}
@@ -44,7 +43,7 @@ class Strict(HTMLParser):
 
 def sweep():
     cards = {f"{EVIL}": a_card(), "seed=1": a_card("b" * 32)}
-    return sweep_page(sweep_card(EVIL, cards, sweep_selection(list(cards.values())), SOFTWARE))
+    return sweep_page(sweep_card(EVIL, cards, selection_of(*cards.values()), SOFTWARE))
 
 
 PAGES = {

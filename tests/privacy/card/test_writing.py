@@ -13,9 +13,8 @@ from lightning_gep.privacy.card.content import WENT_ON, RunFacts
 from lightning_gep.privacy.card.headline import headline
 from lightning_gep.privacy.card.writing import read_card_of, write_card
 from lightning_gep.privacy.rounding import shown_epsilon
-from lightning_gep.privacy.selection import sweep_selection
 from lightning_gep.strategy.run_card import RunCard, card_directory
-from tests.cards import MECHANISM, SOFTWARE, a_card, account
+from tests.cards import MECHANISM, SOFTWARE, a_card, account, selection_of
 
 ONE, OTHER = "a" * 32, "b" * 32
 
@@ -85,7 +84,7 @@ def test_a_name_that_is_not_there_is_an_error():
 
 def test_a_selection_is_put_on_a_card(tmp_path):
     cards = {"seed=0": a_card(ONE), "seed=1": a_card(OTHER)}
-    selection = sweep_selection(list(cards.values()))
+    selection = selection_of(*cards.values())
     write_card(tmp_path, cards["seed=0"])
     update_selection(tmp_path, selection)
     changed = read_card(tmp_path)
@@ -102,14 +101,17 @@ def test_a_selection_is_put_on_a_card(tmp_path):
 
 def test_one_run_of_a_sweep_with_a_run_that_is_not_private_has_no_guarantee_left(tmp_path):
     write_card(tmp_path, a_card(ONE))
-    update_selection(tmp_path, sweep_selection([a_card(ONE), a_card(OTHER, generator="seeded")]))
+    update_selection(
+        tmp_path,
+        selection_of(a_card(ONE), a_card(OTHER, generator="seeded")),
+    )
     assert read_card(tmp_path)["headline"] == "Not private"
     assert "differentially private for" not in (tmp_path / "privacy_card.html").read_text().split("</header>")[0]
 
 
 def test_a_run_that_goes_on_keeps_what_a_sweep_counted_and_marks_it(tmp_path):
     write_card(tmp_path, a_card(ONE))
-    selection = sweep_selection([a_card(ONE), a_card(OTHER)])
+    selection = selection_of(a_card(ONE), a_card(OTHER))
     update_selection(tmp_path, selection)
     facts = RunFacts(mechanism=MECHANISM, generator="system", device="cpu", software=SOFTWARE)
     for _ in range(2):
@@ -130,7 +132,7 @@ def test_a_card_that_never_started_is_never_written(tmp_path):
 
 def test_the_card_of_a_sweep(tmp_path):
     cards = {"privacy.epsilon=2,seed=0": a_card(ONE), "privacy.epsilon=8,seed=0": a_card(OTHER, sigma=1.0, steps=50)}
-    selection = sweep_selection(list(cards.values()))
+    selection = selection_of(*cards.values())
     written = write_sweep_card(tmp_path / "my sweep", cards, selection)
     card = read_card(tmp_path / "my sweep")
     assert card == written
@@ -149,8 +151,8 @@ def test_the_card_of_a_sweep(tmp_path):
 
 def test_the_card_of_a_sweep_of_unknown_length_is_not_to_be_shared(tmp_path):
     cards = {"draw=0": a_card(ONE), "draw=1": a_card(OTHER)}
-    selection = sweep_selection(
-        list(cards.values()), rule="repeat_and_select", repetitions={"mean": 5, "distribution": "geometric"}
+    selection = selection_of(
+        *cards.values(), rule="repeat_and_select", repetitions={"mean": 5, "distribution": "geometric"}
     )
     card = write_sweep_card(tmp_path, cards, selection)
     assert "never this one" in card["share"]
@@ -160,7 +162,7 @@ def test_the_card_of_a_sweep_of_unknown_length_is_not_to_be_shared(tmp_path):
 
 def test_a_sweep_with_a_run_that_is_not_private_is_not_private(tmp_path):
     cards = {"a": a_card(ONE), "b": a_card(OTHER, generator="seeded")}
-    card = write_sweep_card(tmp_path, cards, sweep_selection(list(cards.values())))
+    card = write_sweep_card(tmp_path, cards, selection_of(*cards.values()))
     assert not card["guarantee"]["private"]
     assert "<h1>Not private</h1>" in (tmp_path / "privacy_card.html").read_text()
 
