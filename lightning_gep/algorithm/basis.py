@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,6 +35,11 @@ class Basis:
             )
 
     @classmethod
+    def joined(cls, parts: Sequence[tuple[Tensor, float]]) -> "Basis":
+        """A basis from the blocks of all groups, each with its measured defect."""
+        return cls(tuple(block for block, _ in parts), max(defect for _, defect in parts))
+
+    @classmethod
     def of(cls, blocks: Sequence[Tensor]) -> "Basis":
         """A basis from given blocks, with its defect measured."""
         return cls(tuple(blocks), max(spectral_defect(gram(block), block.shape[1]) for block in blocks))
@@ -63,6 +68,18 @@ class Basis:
     def num_parameters(self) -> int:
         """Length of a flat gradient (p)."""
         return sum(self.sizes)
+
+    def coordinates(self, gradients: Tensor) -> Tensor:
+        """What is projected and clipped in the place of per-sample gradients (n × p): here the gradients themselves."""
+        return gradients
+
+    def gradient(self, values: Tensor) -> Tensor:
+        """The gradient that belongs to a noisy vector of such coordinates."""
+        return values
+
+    def to(self, device: torch.device) -> "Basis":
+        """The same basis on another device."""
+        return replace(self, blocks=tuple(block.to(device) for block in self.blocks))
 
     def embed(self, gradients: Tensor) -> Tensor:
         """W = GBᵀ in float64 (n × k) for gradients n × p, within `embedding_error` of the exact product."""

@@ -60,7 +60,7 @@ def gradient_embedding_perturbation(
     # Second stage: embeddings W = GBᵀ and residuals R = G − WB, their rows clipped to S₁ and S₂, summed.
     sums = Sums.zero(B)
     for G in private_gradients:
-        sums.add(G, B, release, microbatch_size)
+        sums.add(B.coordinates(G), B, release, microbatch_size)
         del G  # free it before the next microbatch is computed
 
     # Third stage: perturb both sums, w̃ = w + z₁ and r̃ = r + z₂, and put them together: ṽ = (w̃B + r̃)/n̄.
@@ -69,7 +69,7 @@ def gradient_embedding_perturbation(
     r = perturb(sums.residual(B), release.residual, noise, step, "residual")
     w, r = (None if part is None else all_reduce(part) for part in (w, r))
     w, r = on_a_grid(w, release.embedding), on_a_grid(r, release.residual)
-    return reconstruct(w, r, B) / expected_batch_size, sums.diagnostics
+    return B.gradient(reconstruct(w, r, B)) / expected_batch_size, sums.diagnostics
 
 
 @dataclass

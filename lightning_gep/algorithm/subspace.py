@@ -64,12 +64,9 @@ class Subspace(ABC):
         """The basis for `step`, refreshed first when it is due; otherwise no anchor gradient is computed."""
         if self.basis is None or not 0 <= step - self._refreshed_at < self.refresh_every:
             refreshed = self._refresh(step, anchors)
-            if not refreshed:
-                raise ConfigurationError(
-                    "There are no anchor gradients to find a subspace in. Give some public records."
-                )
-            blocks, defects = zip(*refreshed, strict=True)
-            self.basis = Basis(tuple(blocks), max(defects))
+            if refreshed is None:
+                raise ConfigurationError("There are no anchor gradients to find a subspace in. Add public records.")
+            self.basis = refreshed
             self._refreshed_at = step
             self._warn_if_short()
         return self.basis
@@ -81,8 +78,8 @@ class Subspace(ABC):
         return self.basis
 
     @abstractmethod
-    def _refresh(self, step: int, anchors: Anchors) -> list[tuple[Tensor, float]]:
-        """New blocks, each with its measured defect."""
+    def _refresh(self, step: int, anchors: Anchors) -> Basis | None:
+        """A new basis; None if there are no anchors."""
 
     def _warn_if_short(self) -> None:
         assert self.basis is not None
@@ -117,11 +114,11 @@ class Subspace(ABC):
 class RandomSubspace(Subspace):
     """Random directions (the paper's ablation): nothing of the anchors but their device and precision is used."""
 
-    def _refresh(self, step: int, anchors: Anchors) -> list[tuple[Tensor, float]]:
+    def _refresh(self, step: int, anchors: Anchors) -> Basis | None:
         like = next(iter(anchors()), None)
         if like is None:
-            return []
-        return [orthonormalise(rows) for rows in random_rows(step, self.quotas, self.sizes, like)]
+            return None
+        return Basis.joined([orthonormalise(rows) for rows in random_rows(step, self.quotas, self.sizes, like)])
 
 
 class PowerSubspace(Subspace):
@@ -138,24 +135,24 @@ class PowerSubspace(Subspace):
             "iterations", iterations, "It is t, the number of power iterations; the paper uses 1."
         )
 
-    def _refresh(self, step: int, anchors: Anchors) -> list[tuple[Tensor, float]]:
+    def _refresh(self, step: int, anchors: Anchors) -> Basis | None:
         blocks: list[Tensor] = []
-        defects: list[float] = []
+        parts: list[tuple[Tensor, float]] = []
         for iteration in range(self.iterations):
             products = [ScaledSum() for _ in self.sizes]
             for gradients in anchors():
                 if iteration == 0 and not blocks:
                     blocks = random_rows(step, self.quotas, self.sizes, gradients)
                 with full_precision(gradients.device):
-                    parts = finite_parts(gradients, self.sizes)
-                    for product, block, part in zip(products, blocks, parts, strict=True):
+                    columns = finite_rows(gradients).split(self.sizes, dim=1)
+                    for product, block, part in zip(products, blocks, columns, strict=True):
                         product.add_power_step(block, part)
-                    del gradients, parts, part  # or they would still be held while the next microbatch is computed
+                    del gradients, columns, part  # free them before the next microbatch is computed
             if not blocks:
-                return []
-            results = [orthonormalise(product.value(block)) for product, block in zip(products, blocks, strict=True)]
-            blocks, defects = [rows for rows, _ in results], [defect for _, defect in results]
-        return list(zip(blocks, defects, strict=True))
+                return None
+            parts = [orthonormalise(product.value(block)) for product, block in zip(products, blocks, strict=True)]
+            blocks = [rows for rows, _ in parts]
+        return Basis.joined(parts)
 
 
 class ScaledSum:
@@ -186,11 +183,11 @@ class ScaledSum:
         return block[:0] if self._sum is None else self._sum
 
 
-def finite_parts(gradients: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
-    """The rows that are finite, cut into groups."""
-    if not torch.isfinite(gradients.sum(dim=1)).all():  # sums that are finite have finite terms; they are quick
-        gradients = gradients[torch.isfinite(gradients).all(dim=1)]
-    return gradients.split(tuple(sizes), dim=1)
+def finite_rows(gradients: Tensor) -> Tensor:
+    """The rows without non-finite entries."""
+    if torch.isfinite(gradients.sum(dim=1)).all():  # a quick test: finite sums have finite terms
+        return gradients
+    return gradients[torch.isfinite(gradients).all(dim=1)]
 
 
 def random_rows(step: int, quotas: Sequence[int], sizes: Sequence[int], like: Tensor) -> list[Tensor]:

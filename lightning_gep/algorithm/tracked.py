@@ -20,7 +20,7 @@ from lightning_gep.algorithm.linalg import (
     rounding_of_rows,
     scale_of,
 )
-from lightning_gep.algorithm.subspace import Anchors, Subspace, finite_parts
+from lightning_gep.algorithm.subspace import Anchors, Subspace, finite_rows
 from lightning_gep.arguments import positive_integer
 from lightning_gep.errors import ConfigurationError
 
@@ -137,9 +137,9 @@ class TrackedSubspace(Subspace):
         self.num_anchors, self.decay = num_anchors, decay
         self._blocks: list[TrackedBlock] = []
 
-    def _refresh(self, step: int, anchors: Anchors) -> list[tuple[Tensor, float]]:
-        # The rows change in place. If a refresh is cut off, half of them may have changed, and no bound holds: so there
-        # is no basis until it is done, none goes into a checkpoint, and the next refresh begins with nothing.
+    def _refresh(self, step: int, anchors: Anchors) -> Basis | None:
+        # The rows change in place, so no bound holds for an interrupted refresh. There is no basis until it is done: a
+        # checkpoint saved in between has none, and the next refresh starts from scratch.
         if self.basis is None:
             self._blocks = []
         self.basis = None
@@ -150,21 +150,24 @@ class TrackedSubspace(Subspace):
             if not self._blocks:
                 self._blocks = [_empty_block(*shape, gradients) for shape in zip(self.quotas, self.sizes, strict=True)]
             with full_precision(gradients.device):
-                parts = finite_parts(gradients, self.sizes)
+                parts = finite_rows(gradients).split(self.sizes, dim=1)
                 for block, part in zip(self._blocks, parts, strict=True):
                     share = len(part) / self.num_anchors
                     block.absorb(part, weight=(1 - kept) * share / sum_of_squares(part))
-                del gradients, parts, part  # or they would still be held while the next microbatch is computed
+                del gradients, parts, part  # free them before the next microbatch is computed
         for block in self._blocks:
             block.settle()
-        return [(block.rows, block.defect) for block in self._blocks]
+        return self._joined() if self._blocks else None
 
     def principal_basis(self) -> Basis:
         """The basis with the directions of most energy first, so that its first rows are one of a smaller k."""
         for block in self._blocks:
             block.turn_to_principal_axes()
-        self.basis = Basis(tuple(block.rows for block in self._blocks), max(block.defect for block in self._blocks))
+        self.basis = self._joined()
         return self.basis
+
+    def _joined(self) -> Basis:
+        return Basis.joined([(block.rows, block.defect) for block in self._blocks])
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps; all of it is public."""

@@ -4,7 +4,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -197,8 +197,8 @@ class SharedBasis:
             return self.subspace.at_step(step, anchors)
         basis = self.subspace.at_step(step, anchors) if self._processes.is_first else self._shared
         if self._processes.broadcast(basis is not self._shared):
-            received = self._processes.broadcast(None if basis is None else _on(basis, torch.device("cpu")))
-            self._shared = basis if self._processes.is_first else _on(received, self._device)
+            received = self._processes.broadcast(None if basis is None else basis.to(torch.device("cpu")))
+            self._shared = basis if self._processes.is_first else received.to(self._device)
         assert self._shared is not None
         return self._shared
 
@@ -228,10 +228,6 @@ class SharedBasis:
         if isinstance(value, list):
             return [self._here(item) for item in value]
         return value.to(self._device) if isinstance(value, torch.Tensor) else value
-
-
-def _on(basis: Basis, device: torch.device) -> Basis:
-    return replace(basis, blocks=tuple(block.to(device) for block in basis.blocks))
 
 
 def child_command(program: Sequence[str] | None = None) -> tuple[list[str], str | None]:

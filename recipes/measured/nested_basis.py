@@ -9,7 +9,7 @@ from torch import Tensor
 from lightning_gep.algorithm.basis import Basis, full_precision
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.linalg import orthonormalise
-from lightning_gep.algorithm.subspace import Anchors, RandomSubspace, finite_parts, random_rows
+from lightning_gep.algorithm.subspace import Anchors, RandomSubspace, finite_rows, random_rows
 from lightning_gep.errors import ConfigurationError
 
 
@@ -70,7 +70,7 @@ def _power_products(anchors: Anchors, sizes: Sequence[int], quotas: Sequence[int
     """(G_aΩᵀ)ᵀG_a of each group for random rows Ω. Two sweeps: Ω and the products would be too much at once."""
     products: list[Tensor] = []
     for embeddings, gradients in zip(_random_embeddings(anchors, sizes, quotas, seed), anchors(), strict=True):
-        parts = finite_parts(gradients, sizes)
+        parts = finite_rows(gradients).split(tuple(sizes), dim=1)
         with full_precision(gradients.device):
             if products:
                 for product, embedding, part in zip(products, embeddings, parts, strict=True):
@@ -92,7 +92,7 @@ def _random_embeddings(
     for gradients in anchors():
         rows = rows or random_rows(seed, quotas, sizes, gradients)
         with full_precision(gradients.device):
-            parts = zip(finite_parts(gradients, sizes), rows, strict=True)
+            parts = zip(finite_rows(gradients).split(tuple(sizes), dim=1), rows, strict=True)
             embeddings.append(tuple(part @ block.T for part, block in parts))
         del gradients, parts
     return embeddings

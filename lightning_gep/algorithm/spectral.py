@@ -1,0 +1,262 @@
+"""Spectral perturbation: noise shaped by the whole spectrum of the public gradients.
+
+GEP has two levels of noise, one inside the anchor subspace and one outside. Here every direction gets the level that
+its public energy calls for. A gradient is written in coordinates z = (Uᵀ g V)/d per parameter tensor, where U and V are
+eigenvectors of the anchor gradients' covariances and d grows with the anchors' energy in each direction. Clipping and
+noise are DP-SGD's, applied to z; mapping the noisy sum back gives an unbiased gradient with shaped noise.
+
+Privacy: the map from g to z is public, and z itself is clipped, so a step is one sampled Gaussian with noise multiplier
+σ, exactly as in DP-SGD. Mapping back is post-processing. Nothing rests on U and V being orthogonal.
+"""
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_gep.algorithm.basis import Basis, full_precision
+from lightning_gep.algorithm.subspace import Anchors, Subspace, finite_rows
+from lightning_gep.arguments import positive_integer
+
+LARGEST_SIDE = 1024
+"""A longer side of a tensor, such as the rows of an embedding table, is not rotated."""
+EXPONENT = 0.25
+"""d = energy^(1/4) minimizes the total noise. With d = D^a, a record's ‖z‖² has mean Σ D^(1−2a), which sets the
+clipping threshold, and the noise mapped back has energy proportional to Σ D^(2a). By Cauchy–Schwarz their product is
+least where both sums are the same: a = 1/4."""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """The coordinates of one parameter tensor: a basis for each of its sides (None: identity) and scales d."""
+
+    bases: tuple[Tensor | None, ...]
+    scales: Tensor
+    """d, in the shape of the tensor's sides."""
+
+    def coordinates(self, gradients: Tensor) -> Tensor:
+        """Rows g to rows z = (Uᵀ g V)/d, flattened (n × size)."""
+        sides = gradients.reshape(len(gradients), *self.scales.shape)
+        return (_turned(sides, self.bases) / self.scales).flatten(1)
+
+    def gradient(self, values: Tensor) -> Tensor:
+        """The inverse for a single vector in float64: U (d ∘ z) Vᵀ."""
+        return self._turned_back(self.scales.double() * values.view(self.scales.shape))
+
+    def update(self, values: Tensor) -> Tensor:
+        """U z Vᵀ: mapped back without the scales, which preconditions the gradient by 1/d."""
+        return self._turned_back(values.view(self.scales.shape))
+
+    def _turned_back(self, values: Tensor) -> Tensor:
+        bases = tuple(None if basis is None else basis.T.double() for basis in self.bases)
+        return _turned(values[None], bases)[0].flatten()
+
+
+@dataclass(frozen=True)
+class SpectralBasis(Basis):
+    """No basis vectors, but coordinates for all gradients; what is clipped and perturbed is z, as in DP-SGD."""
+
+    rotations: tuple[Rotation, ...] = ()
+    precondition: bool = False
+    rate: float = 1.0
+    """Factor on preconditioned updates that makes them as long as the gradients they replace."""
+
+    @property
+    def tensor_sizes(self) -> list[int]:
+        """Number of entries of each parameter tensor."""
+        return [rotation.scales.numel() for rotation in self.rotations]
+
+    def coordinates(self, gradients: Tensor) -> Tensor:
+        """Replace rows of flat gradients by their coordinates z, in place."""
+        with full_precision(gradients.device):
+            for rotation, columns in zip(self.rotations, gradients.split(self.tensor_sizes, dim=1), strict=True):
+                columns.copy_(rotation.coordinates(columns))
+        return gradients
+
+    def gradient(self, values: Tensor) -> Tensor:
+        """The gradient, or the preconditioned update, that belongs to a flat vector of coordinates."""
+        parts = zip(self.rotations, values.split(self.tensor_sizes), strict=True)
+        if self.precondition:
+            return self.rate * torch.cat([rotation.update(part) for rotation, part in parts])
+        return torch.cat([rotation.gradient(part) for rotation, part in parts])
+
+    def to(self, device: torch.device) -> "SpectralBasis":
+        """The same on another device."""
+        moved = tuple(
+            Rotation(tuple(None if b is None else b.to(device) for b in r.bases), r.scales.to(device))
+            for r in self.rotations
+        )
+        return replace(self, blocks=tuple(block.to(device) for block in self.blocks), rotations=moved)
+
+
+@dataclass
+class TensorSpectrum:
+    """Running means over the anchors of one parameter tensor: a covariance per side, and the energy of every entry."""
+
+    covariances: list[Tensor | None]
+    bases: list[Tensor | None]
+    energies: Tensor
+    """D: mean squares of the entries of UᵀGV."""
+
+    @classmethod
+    def zero(cls, sides: Sequence[int], like: Tensor) -> "TensorSpectrum":
+        """No anchors seen yet; the coordinates are those of the tensor itself."""
+        rotated = [side if len(sides) > 1 and 1 < side <= LARGEST_SIDE else None for side in sides]
+        new = like.new_zeros
+        return cls(
+            [None if side is None else new(side, side, dtype=torch.float64) for side in rotated],
+            [None if side is None else torch.eye(side, dtype=like.dtype, device=like.device) for side in rotated],
+            new(tuple(sides), dtype=torch.float64),
+        )
+
+    def fade(self, kept: float) -> None:
+        """Reduce the weight of what was seen so far."""
+        self.energies *= kept
+        for covariance in self.covariances:
+            if covariance is not None:
+                covariance *= kept
+
+    def add(self, gradients: Tensor, weight: float) -> None:
+        """Add anchor gradients (n × size), each with this weight."""
+        sides = gradients.reshape(len(gradients), *self.energies.shape)
+        for side, covariance in enumerate(self.covariances):
+            if covariance is not None:
+                rows = sides.movedim(side + 1, 0).flatten(1)
+                covariance += weight * (rows @ rows.T).double()
+        self.energies += weight * _turned(sides, tuple(self.bases)).square().sum(0).double()
+
+    def turn(self) -> None:
+        """Turn the bases to the eigenvectors of the covariances, and the energies with them.
+
+        With O the old basis in coordinates of the new one, the energies become O² D P²ᵀ: exact if entries are
+        uncorrelated in the old coordinates, and their total is kept in any case, as the columns of O² sum to 1.
+        """
+        for side, (covariance, old) in enumerate(zip(self.covariances, self.bases, strict=True)):
+            if covariance is None or old is None:
+                continue
+            new = torch.linalg.eigh(covariance).eigenvectors
+            squares = (new.T @ old.double()).square()
+            self.energies = torch.movedim(torch.movedim(self.energies, side, -1) @ squares.T, -1, side)
+            self.bases[side] = new.to(old.dtype)
+
+
+class TrackedSpectrum(Subspace):
+    """Coordinates that follow the training: running means with forgetting, updated with a few new anchors per refresh.
+
+    Args:
+        shapes: The shapes of the parameters, in the order of a flat gradient.
+        num_anchors: Public records per refresh.
+        decay: Share of the running means that a step keeps; 0.95 averages over about 20 steps.
+        refresh_every: Steps from one refresh to the next. The coordinates turn at every refresh.
+        floor: Smallest energy of a direction, as a share of the mean energy. It keeps directions that public data
+            does not excite from being scaled up without limit.
+        precondition: Keep the scaling by 1/d in the update (see `SpectralBasis.rate`).
+        rate: See `SpectralBasis.rate`.
+
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, torch.Size],
+        *,
+        num_anchors: int,
+        decay: float = 0.95,
+        refresh_every: int = 1,
+        floor: float = 0.01,
+        precondition: bool = False,
+        rate: float = 1.0,
+    ) -> None:
+        sides = [sides_of(shape) for shape in shapes.values()]
+        super().__init__([math.prod(side) for side in sides], [0] * len(sides), refresh_every=refresh_every)
+        self.num_anchors = positive_integer("num_anchors", num_anchors, "It is the number of public records each time.")
+        self.decay, self.floor, self.precondition, self.rate = decay, floor, precondition, rate
+        self._sides = sides
+        self._spectra: list[TensorSpectrum] = []
+        self._weight = 0.0
+
+    def _refresh(self, step: int, anchors: Anchors) -> Basis | None:
+        kept = self.decay ** max(1, step - self._refreshed_at)
+        if not self._spectra:
+            # The first bases come from the same anchors as the first energies, so they are looked at twice.
+            for gradients in self._parts(anchors):
+                self._add(gradients, 1.0)
+            self._turn()
+            for spectrum in self._spectra:
+                spectrum.energies.zero_()
+                spectrum.covariances = [None if c is None else torch.zeros_like(c) for c in spectrum.covariances]
+        for spectrum in self._spectra:
+            spectrum.fade(kept)
+        for gradients in self._parts(anchors):
+            self._add(gradients, (1 - kept) / self.num_anchors)
+        self._turn()
+        return self._basis() if self._spectra else None
+
+    def _parts(self, anchors: Anchors) -> Iterator[tuple[Tensor, ...]]:
+        for gradients in anchors():
+            if not self._spectra:
+                self._spectra = [TensorSpectrum.zero(sides, gradients) for sides in self._sides]
+            with full_precision(gradients.device):
+                yield finite_rows(gradients).split(self.sizes, dim=1)
+
+    def _add(self, parts: tuple[Tensor, ...], weight: float) -> None:
+        for spectrum, part in zip(self._spectra, parts, strict=True):
+            spectrum.add(part, weight)
+
+    def _turn(self) -> None:
+        for spectrum in self._spectra:
+            spectrum.turn()
+
+    def _basis(self) -> SpectralBasis:
+        """Scales d = (D + floor)^(1/4), in units in which their mean square is 1: then d = 1 is DP-SGD."""
+        total = sum(float(spectrum.energies.sum()) for spectrum in self._spectra)
+        lowest = self.floor * total / sum(self.sizes) or 1.0
+        scales = [(spectrum.energies.clamp(min=0) + lowest) ** EXPONENT for spectrum in self._spectra]
+        unit = math.sqrt(sum(float(scale.square().sum()) for scale in scales) / sum(self.sizes))
+        dtype = self._dtype
+        rotations = tuple(
+            Rotation(tuple(spectrum.bases), (scale / unit).to(dtype))
+            for spectrum, scale in zip(self._spectra, scales, strict=True)
+        )
+        none = rotations[0].scales.new_empty(0, sum(self.sizes))
+        return SpectralBasis((none,), 0.0, rotations, self.precondition, self.rate)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        bases = [basis for spectrum in self._spectra for basis in spectrum.bases if basis is not None]
+        return bases[0].dtype if bases else torch.float32
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps; all of it is public."""
+        return {
+            "spectra": [vars(spectrum) for spectrum in self._spectra],
+            "refreshed_at": self._refreshed_at,
+        }
+
+    def fits(self, state: dict[str, Any]) -> bool:
+        """Whether the state belongs to the same parameters."""
+        spectra = state.get("spectra", ())
+        return [tuple(spectrum["energies"].shape) for spectrum in spectra] == self._sides
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        # The running means change in place, and the state may be held by a checkpoint.
+        self._spectra = [TensorSpectrum(**copy.deepcopy(spectrum)) for spectrum in state["spectra"]]
+        self._refreshed_at = state["refreshed_at"]
+        self.basis = self._basis()
+
+
+def sides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """The sides along which a tensor is rotated: channels out, channels in, and the kernel of a convolution as one."""
+    return (*shape[:2], math.prod(shape[2:])) if len(shape) > 2 else tuple(shape) or (1,)
+
+
+def _turned(tensors: Tensor, bases: Sequence[Tensor | None]) -> Tensor:
+    """Contract side i of every tensor (n × side₁ × side₂ …) with the columns of basis i."""
+    for side, basis in enumerate(bases):
+        if basis is not None:
+            tensors = torch.movedim(torch.movedim(tensors, side + 1, -1) @ basis, -1, side + 1)
+    return tensors

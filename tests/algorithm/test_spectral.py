@@ -1,0 +1,193 @@
+"""Coordinates of spectral perturbation against dense matrices and a loop over records."""
+
+import math
+
+import pytest
+import torch
+
+from lightning_gep.algorithm.basis import Basis
+from lightning_gep.algorithm.gep import Sums, gradient_embedding_perturbation
+from lightning_gep.algorithm.noise import SeededNoise
+from lightning_gep.algorithm.spectral import TrackedSpectrum, sides_of
+from lightning_gep.algorithm.subspace import NoSubspace
+from lightning_gep.privacy.variants import GP
+
+INF = math.inf
+SHAPES = {
+    "convolution": torch.Size((4, 3, 3, 3)),
+    "norm": torch.Size((4,)),
+    "linear": torch.Size((5, 6)),
+    "scale": torch.Size(()),
+}
+SIZES = [shape.numel() for shape in SHAPES.values()]
+P = sum(SIZES)
+
+
+def anchors(count=60, dtype=torch.float64, seed=0):
+    """Gradients with a spectrum: few directions hold most of the energy."""
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(P, P, generator=generator, dtype=dtype) * torch.logspace(0, -3, P, dtype=dtype)
+    return torch.randn(count, P, generator=generator, dtype=dtype) @ mixing.T
+
+
+def spectrum(rows=None, **settings):
+    rows = anchors() if rows is None else rows
+    source = TrackedSpectrum(SHAPES, num_anchors=len(rows), decay=0.0, **settings)
+    return source.at_step(0, lambda: rows.split(17))
+
+
+def dense(basis):
+    """The matrix of g ↦ z, one Kronecker product per tensor."""
+    blocks = []
+    for rotation in basis.rotations:
+        matrix = torch.ones(1, 1, dtype=torch.float64)
+        for side, one in zip(rotation.scales.shape, rotation.bases, strict=True):
+            matrix = torch.kron(matrix, (torch.eye(side) if one is None else one.T).double())
+        blocks.append(matrix / rotation.scales.flatten()[:, None].double())
+    return torch.block_diag(*blocks)
+
+
+def test_coordinates_are_the_dense_map_and_gradients_its_inverse():
+    basis, rows = spectrum(), torch.randn(7, P, dtype=torch.float64)
+    T = dense(basis)
+    torch.testing.assert_close(basis.coordinates(rows.clone()), rows @ T.T)
+    z = torch.randn(P, dtype=torch.float64)
+    torch.testing.assert_close(basis.gradient(z), torch.linalg.solve(T, z))
+
+
+def test_scales_are_the_fourth_root_of_the_anchors_energies_in_eigenvectors_of_their_covariances():
+    rows = anchors()
+    basis = spectrum(rows, floor=1e-6)
+    raw = []
+    for shape, rotation, part in zip(SHAPES.values(), basis.rotations, rows.split(SIZES, dim=1), strict=True):
+        tensors = part.reshape(len(rows), *sides_of(shape))
+        for side, basis_of_side in enumerate(rotation.bases):
+            if basis_of_side is not None:
+                flat = tensors.movedim(side + 1, 0).flatten(1)
+                turned = basis_of_side.T @ (flat @ flat.T) @ basis_of_side
+                off_diagonal = turned - turned.diag().diag()
+                assert float(off_diagonal.abs().max()) < 1e-9 * float(turned.abs().max())
+        raw.append((part @ dense_rotation(rotation).T).square().mean(0))
+    energies = torch.cat(raw)
+    expected = (energies + 1e-6 * energies.mean()) ** 0.25
+    expected = expected / expected.square().mean().sqrt()
+    torch.testing.assert_close(torch.cat([r.scales.flatten() for r in basis.rotations]), expected)
+
+
+def dense_rotation(rotation):
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    for side, one in zip(rotation.scales.shape, rotation.bases, strict=True):
+        matrix = torch.kron(matrix, torch.eye(side, dtype=torch.float64) if one is None else one.T)
+    return matrix
+
+
+def private_step(rows, source, release, noise=None):
+    return gradient_embedding_perturbation(
+        lambda: anchors().split(20),
+        [part.clone() for part in rows.split(8)],
+        subspace=source,
+        release=release,
+        noise=noise or SeededNoise(0),
+        expected_batch_size=len(rows),
+        step=0,
+        charge=lambda: None,
+    )[0]
+
+
+def source(**settings):
+    return TrackedSpectrum(SHAPES, num_anchors=60, decay=0.0, **settings)
+
+
+def test_without_noise_and_clipping_it_is_the_plain_gradient():
+    rows = torch.randn(30, P, dtype=torch.float64)
+    torch.testing.assert_close(private_step(rows, source(), GP(INF).release(0.0)), rows.mean(0))
+
+
+def test_equal_scales_are_dp_sgd():
+    """An infinite floor makes every direction alike; rotations do not change norms."""
+    rows = torch.randn(30, P, dtype=torch.float64)
+    shaped = private_step(rows, source(floor=1e12), GP(1.0).release(0.0))
+    plain = private_step(rows, NoSubspace(P, rows), GP(1.0).release(0.0))
+    torch.testing.assert_close(shaped, plain, rtol=1e-9, atol=1e-9)
+
+
+def test_the_sum_is_a_loop_over_records_clipped_in_the_coordinates():
+    rows, clip = torch.randn(25, P, dtype=torch.float64), 3.0
+    T = dense(spectrum())
+    total = torch.zeros(P, dtype=torch.float64)
+    for row in rows:
+        z = T @ row
+        total += z * min(1.0, clip * (1 - 1e-4) / float(z.norm()))
+    expected = torch.linalg.solve(T, total) / len(rows)
+    torch.testing.assert_close(private_step(rows, source(), GP(clip).release(0.0)), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_record_moves_the_clipped_sum_by_more_than_the_threshold(dtype):
+    basis, clip = spectrum(anchors(dtype=dtype)), 0.7
+    release = GP(clip).release(1.0)
+    huge = torch.randn(40, P, dtype=dtype) * torch.logspace(-20, 20, 40, dtype=dtype)[:, None]
+    for row in huge:
+        sums = Sums.zero(basis)
+        sums.add(basis.coordinates(row[None].clone()), basis, release, 8)
+        assert float(sums.residual(basis).norm()) <= clip
+
+
+def test_the_noise_has_the_stated_scale_in_every_direction():
+    """Mahalanobis: in the coordinates the noise is white with standard deviation S·σ."""
+    basis, z = spectrum(), []
+    T = dense(basis)
+    for seed in range(60):
+        released = private_step(
+            torch.zeros(1, P, dtype=torch.float64), source(), GP(2.0).release(1.5), SeededNoise(seed)
+        )
+        z.append(T @ released)
+    values = torch.cat(z)
+    assert float(values.square().mean()) == pytest.approx(9.0, rel=5 * math.sqrt(2 / len(values)))
+    per_direction = torch.stack(z).square().mean(0) / 9.0
+    assert float(per_direction.min()) > 0.4
+    assert float(per_direction.max()) < 2.0
+
+
+def test_preconditioned_updates_are_the_coordinates_turned_back():
+    basis = spectrum(precondition=True, rate=2.0)
+    z = torch.randn(P, dtype=torch.float64)
+    rotations = torch.block_diag(*[dense_rotation(rotation) for rotation in basis.rotations])
+    torch.testing.assert_close(basis.gradient(z), 2.0 * rotations.T @ z)
+
+
+def test_less_noise_than_dp_sgd_where_public_and_private_gradients_share_a_spectrum():
+    """The noise mapped back, with the threshold at the median norm of the records in each case."""
+    levels = torch.logspace(0, -3, P, dtype=torch.float64)
+    public, private = (torch.randn(count, P, dtype=torch.float64) * levels for count in (60, 200))
+    noise = {}
+    for name, basis in {"spectral": spectrum(public, floor=1e-6), "gp": Basis.empty(P, private)}.items():
+        clip = float(basis.coordinates(private.clone()).norm(dim=1).median())
+        draws = torch.stack([basis.gradient(clip * torch.randn(P, dtype=torch.float64)) for _ in range(50)])
+        noise[name] = float(draws.square().sum(1).mean().sqrt())
+    assert noise["spectral"] < 0.7 * noise["gp"]  # Σd² is least for d = level^(1/2): 0.54
+
+
+def test_running_means_forget_and_a_checkpoint_continues():
+    first, second = anchors(seed=1), anchors(seed=2)
+    source = TrackedSpectrum(SHAPES, num_anchors=60, decay=0.5)
+    source.at_step(0, lambda: first.split(20))
+    copy = TrackedSpectrum(SHAPES, num_anchors=60, decay=0.5)
+    assert copy.fits(source.state_dict())
+    copy.load_state_dict(source.state_dict())
+    for following in (source, copy):
+        for step in range(1, 30):
+            following.at_step(step, lambda: second.split(20))
+    fresh = TrackedSpectrum(SHAPES, num_anchors=60, decay=0.5).at_step(0, lambda: second.split(20))
+    for a, b, c in zip(source.current.rotations, copy.current.rotations, fresh.rotations, strict=True):
+        assert torch.equal(a.scales, b.scales)
+        torch.testing.assert_close(a.scales, c.scales, rtol=1e-3, atol=1e-3)
+
+
+def test_rows_that_are_not_finite_do_not_reach_the_spectrum():
+    rows = anchors()
+    spoiled = torch.cat([rows, torch.full((1, P), torch.nan, dtype=torch.float64)])
+    basis = TrackedSpectrum(SHAPES, num_anchors=60, decay=0.0).at_step(0, lambda: spoiled.split(61))
+    assert all(bool(torch.isfinite(rotation.scales).all()) for rotation in basis.rotations)
+    other = TrackedSpectrum({"other": torch.Size((3, 3))}, num_anchors=1)
+    assert not other.fits(TrackedSpectrum(SHAPES, num_anchors=1).state_dict())
