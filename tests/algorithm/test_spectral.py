@@ -10,7 +10,7 @@ from lightning_gep.algorithm.gep import Sums, gradient_embedding_perturbation
 from lightning_gep.algorithm.noise import SeededNoise
 from lightning_gep.algorithm.spectral import TrackedSpectrum, sides_of
 from lightning_gep.algorithm.subspace import NoSubspace
-from lightning_gep.privacy.variants import GP
+from lightning_gep.privacy.release import GP
 
 INF = math.inf
 SHAPES = {
