@@ -16,9 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     # plotly takes a moment to import: --help should not wait for it.
-    from lightning_gep.reporting.load import load
-    from lightning_gep.reporting.markdown import markdown
-    from lightning_gep.reporting.page import page
+    from lightning_gep.reporting.report import html_report, markdown_report
+    from lightning_gep.reporting.runs import load
 
     try:
         if options.open and options.output == "-":
@@ -26,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "--open needs a file to open, but --output is -. Give a file name, or leave out --open."
             )
         collection = load(options.directory)
-        text = markdown(collection) if options.format == "md" else page(collection)
+        text = markdown_report(collection) if options.format == "md" else html_report(collection)
         _write(text, options)
     except (ConfigurationError, OSError) as error:
         return _complain(str(error))

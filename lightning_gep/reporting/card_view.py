@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 from lightning_gep.privacy.rounding import rounded_up
-from lightning_gep.reporting.load import Card, inner, number
 from lightning_gep.reporting.markup import NOT_PRIVATE_MARK, mark, tag, text
+from lightning_gep.reporting.runs import Card, inner, number
 from lightning_gep.reporting.text import short
 
 TITLES = {

@@ -1,26 +1,28 @@
-"""What the runs took: time and memory, by setting."""
+"""Training time and memory by setting."""
 
 from collections.abc import Callable
 
-from lightning_gep.reporting.grouping import Settings, at_most, spread
-from lightning_gep.reporting.load import Run
-from lightning_gep.reporting.plot import Plot, Style, Table, Trace, styles, trace
+from lightning_gep.reporting.groups import Settings, at_most, spread
+from lightning_gep.reporting.plots import Plot, Table, Trace, axis, single_runs, styles, trace
+from lightning_gep.reporting.runs import Run
 from lightning_gep.reporting.text import counted, duration, memory
 
-TIME_HINT = "Training time needs finished runs: it is in run.json when a run of gep-train has ended."
-MEMORY_HINT = "Memory needs performance/peak_memory_mb, which gep-train logs while it trains."
-MOST = 20
-LONGEST = 30
+TIME_HINT = "Training time needs at least two finished runs of gep-train."
+MEMORY_HINT = "Memory needs performance/peak_memory_mb of at least two runs, which gep-train logs."
+MAX_ROWS = 20
+MAX_LABEL = 30
 
 
 def training_time(runs: list[Run], settings: Settings) -> Plot | None:
-    """Seconds of every finished run, by setting."""
-    return _strip("time", "Training time", "seconds", runs, settings, _seconds, duration)
+    """Seconds per finished run; the time of an unfinished run only says how long it was allowed to live."""
+    times = [(run, run.seconds) for run in runs if run.finished and run.seconds]
+    return _strip("time", "Training time", "seconds", times, settings, duration)
 
 
 def peak_memory(runs: list[Run], settings: Settings) -> Plot | None:
-    """The peak of every run, by setting."""
-    return _strip("memory", "Peak memory", "MB", runs, settings, peak, memory)
+    """Peak memory per run."""
+    peaks = [(run, found) for run in runs if (found := peak(run)) is not None]
+    return _strip("memory", "Peak memory", "MB", peaks, settings, memory)
 
 
 def peak(run: Run) -> float | None:
@@ -28,66 +30,53 @@ def peak(run: Run) -> float | None:
     return run.newest("performance/peak_memory_mb")
 
 
-def _seconds(run: Run) -> float | None:
-    """Of finished runs only: another's time says how long it was allowed to live."""
-    return run.seconds if run.finished and run.seconds else None
-
-
 def _strip(
     key: str,
     title: str,
     unit: str,
-    runs: list[Run],
+    measured: list[tuple[Run, float]],
     settings: Settings,
-    value: Callable[[Run], float | None],
     shown: Callable[[float | None], str],
 ) -> Plot | None:
-    """A row per setting: every run a faint point, the mean a mark. None for fewer than two runs."""
-    known = [run for run in runs if value(run) is not None]
-    if len(known) < 2:
+    """A row per setting: every run a faint point, the mean a marker. None for fewer than two runs."""
+    if len(measured) < 2:
         return None
-    keys = [
-        lambda run: settings.data(run) + settings.name(run),
-        lambda run: settings.data(run) + settings.name(run, others=False),
-        lambda run: settings.data(run) + settings.name(run, others=False, k=False),
+    keys: list[Callable[[Run], str]] = [
+        lambda run: settings.name(run, data=True),
+        lambda run: settings.name(run, data=True, others=False),
+        lambda run: settings.name(run, data=True, others=False, k=False),
     ]
-    groups, _ = at_most(known, keys, MOST)
+    groups, _ = at_most([run for run, _ in measured], keys, MAX_ROWS)
     looks = styles(groups)
+    by_run = {id(run): value for run, value in measured}
     traces: list[Trace] = []
     rows = []
     for index, (name, members) in enumerate(groups.items()):
-        values = [value(run) or 0.0 for run in members]
+        group, style = f"s{index}", looks[name]
+        values = [by_run[id(run)] for run in members]
         mean, deviation = spread(values)
+        texts = [f"{run.job}\n{shown(value)}" for run, value in zip(members, values, strict=True)]
+        traces.append(single_runs([(value, index) for value in values], texts, group=group, style=style))
         text = f"{name}\nmean {shown(mean)}, {counted(len(values), 'run')}"
-        traces += [
-            _row(index, values, [f"{run.job}\n{shown(value(run))}" for run in members], looks[name], single=True),
-            _row(index, [mean], [text], looks[name], single=False),
-        ]
+        marker = {"color": style.color, "symbol": style.symbol, "size": 10}
+        traces.append(trace([(mean, index)], [text], group=group, style=style, marker=marker))
         rows.append([name, str(len(values)), *map(shown, (mean, deviation, min(values), max(values)))])
-    labels = [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in groups]
-    upright = {
+    labels = [name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…" for name in groups]
+    vertical = {
         "tickvals": list(range(len(labels))),
         "ticktext": labels,
         "range": [len(labels) - 0.5, -0.5],
-        "automargin": True,
         "fixedrange": True,
     }
     return Plot(
         key=key,
         title=title,
         unit="",
-        summary=f"{title} of {counted(len(known), 'run')} in {counted(len(groups), 'setting')}.",
+        summary=f"{title} of {counted(len(measured), 'run')} in {counted(len(groups), 'setting')}.",
         traces=traces,
-        layout={"xaxis": {"title": {"text": unit}, "rangemode": "tozero"}, "yaxis": upright},
+        layout={"xaxis": axis(unit, rangemode="tozero"), "yaxis": vertical},
         legend=[],
         table=Table(["Setting", "Runs", "Mean", "Standard deviation", "Least", "Most"], rows),
-        notes=["Marks are means, faint points the single runs."],
+        notes=["Markers are means, faint points single runs."],
         height=110 + 30 * len(labels),
     )
-
-
-def _row(index: int, values: list[float], texts: list[str], style: Style, *, single: bool) -> Trace:
-    colour = f"{style.colour}/0.35" if single else style.colour
-    mark = {"color": colour, "symbol": "circle" if single else style.symbol, "size": 6 if single else 10}
-    places = [index] * len(values)
-    return trace(values, places, texts, group=f"s{index}", style=style, mode="markers", marker=mark)

@@ -1,19 +1,36 @@
-"""What a report says in words: how far the runs are, which is best, what choosing it cost, what is not covered."""
+"""What a report states: progress, the best run, what choosing it cost, what is not covered, and the tables of runs."""
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from lightning_gep.privacy.rounding import rounded_up
-from lightning_gep.reporting.load import Collection, Run, inner, number
-from lightning_gep.reporting.text import counted, listed, percent, sentence
+from lightning_gep.reporting.accuracy import most_spent
+from lightning_gep.reporting.cost import peak
+from lightning_gep.reporting.groups import Settings, epsilon_of, grouped, spread
+from lightning_gep.reporting.plots import Table
+from lightning_gep.reporting.runs import Collection, Run, inner, number
+from lightning_gep.reporting.text import (
+    NOTHING,
+    counted,
+    duration,
+    listed,
+    mechanism_name,
+    memory,
+    percent,
+    sentence,
+    short,
+    spent,
+    with_spread,
+)
 
 STATUSES = ("finished", "running", "waiting", "failed", "interrupted", "unreadable")
 
 NOT_COVERED = [
     "validation and test records, and choices made by looking at them",
-    "values computed from training records without noise: everything named nonprivate/…",
-    "hyper-parameters tuned on the training records: every run costs its own ε",
+    "values computed from training records without noise: everything logged as nonprivate/…",
+    "hyperparameters tuned on the training records: every run costs its own ε",
     "preprocessing fitted on the training records",
     "runs with a seeded generator or without noise",
 ]
@@ -31,17 +48,17 @@ def progress(runs: list[Run]) -> str:
 
 
 def best_run(runs: Iterable[Run]) -> Run | None:
-    """The finished private run with the highest validation accuracy. Test accuracy plays no part in it."""
-    scored = [
-        (accuracy, run)
-        for run in runs
+    """The finished private run with the highest validation accuracy, if there is a choice. Ignores test accuracy."""
+    scores = {
+        index: (accuracy, run)
+        for index, run in enumerate(runs)
         if run.finished and not run.not_private and (accuracy := run.newest("val/accuracy")) is not None
-    ]
-    return max(scored, key=lambda pair: pair[0])[1] if len(scored) > 1 else None
+    }
+    return max(scores.values(), key=lambda pair: pair[0])[1] if len(scores) > 1 else None
 
 
 def best_sentences(collection: Collection, best: Run) -> list[str]:
-    """Which run is best, and that finding it was not free."""
+    """Which run is best, and what choosing it cost."""
     return [
         f"Best by validation accuracy: {best.job} ({percent(best.newest('val/accuracy'))} on validation records, "
         f"{percent(best.newest('test/accuracy'))} on test records, ε = {rounded_up(best.epsilon)}). "
@@ -52,54 +69,131 @@ def best_sentences(collection: Collection, best: Run) -> list[str]:
 
 
 def selection_sentence(collection: Collection) -> str:
-    """What all runs cost together: as the sweep's card says, or else by basic composition."""
-    cards = [sweep.card for sweep in collection.sweeps if sweep.card is not None]
-    if len(collection.sweeps) == 1 and cards:
-        selection = inner(cards[0], "selection")
-        epsilon, delta = number(inner(selection, "epsilon")), number(inner(selection, "delta"))
-        if epsilon is not None and delta is not None:
-            explanation = sentence(str(inner(selection, "explanation") or ""))
-            figure = "" if "ε" in explanation else f"ε = {rounded_up(epsilon)}, δ = {delta:g} for it."
-            secret = inner(selection, "rule") == "repeat_and_select"
-            share = sentence(str(inner(cards[0], "share") or "")) if secret else ""
-            return " ".join(filter(None, ["The sweep's privacy card:", figure, explanation, share]))
-    return composition_sentence(collection.runs)
+    """What all runs cost together: as the sweep's card says, otherwise by basic composition."""
+    card = collection.sweeps[0].card if len(collection.sweeps) == 1 else None
+    selection = inner(card, "selection")
+    epsilon, delta = number(inner(selection, "epsilon")), number(inner(selection, "delta"))
+    if epsilon is None or delta is None:
+        return composition_sentence(collection.runs)
+    explanation = sentence(str(inner(selection, "explanation") or ""))
+    figure = "" if "ε" in explanation else f"ε = {rounded_up(epsilon)}, δ = {delta:g} for it."
+    secret = inner(selection, "rule") == "repeat_and_select"
+    share = sentence(str(inner(card, "share") or "")) if secret else ""
+    return " ".join(filter(None, ["The sweep's privacy card:", figure, explanation, share]))
 
 
 def composition_sentence(runs: list[Run]) -> str:
-    """The sum of all ε and of all δ so far: always valid, and larger than what a sweep's card counts."""
+    """The sums of ε and δ so far: always valid, and larger than what a sweep's card computes."""
     begun = [run for run in runs if run.status != "waiting"]
-    unknown = [
-        run for run in begun if (run.epsilon is None or run.delta is None) and (run.step or run.status != "failed")
-    ]
-    if unknown:
-        return f"What all runs cost together is not known: {counted(len(unknown), 'run')} did not say its ε."
+    known = [(run.epsilon, run.delta) for run in begun if run.epsilon is not None and run.delta is not None]
+    unreleased = [run for run in begun if run.status == "failed" and not run.step and run.epsilon is None]
+    if unknown := len(begun) - len(known) - len(unreleased):
+        return f"The total cost of all runs is unknown: {counted(unknown, 'run')} did not record ε and δ."
     if any(run.not_private for run in begun):
         return "Some runs are not private, so together the runs have no finite ε."
-    counting = [run for run in begun if run.epsilon is not None and run.delta is not None]
-    epsilon = math.fsum(run.epsilon or 0.0 for run in counting)
-    delta = math.fsum(run.delta or 0.0 for run in counting)
+    epsilon, delta = math.fsum(epsilon for epsilon, _ in known), math.fsum(delta for _, delta in known)
     return (
-        f"Until a sweep's privacy card counts more closely, basic composition of the {counted(len(counting), 'run')} "
+        f"Until a sweep's privacy card gives a tighter bound, basic composition of the {counted(len(known), 'run')} "
         f"so far gives at most ε = {rounded_up(epsilon)}, δ = {delta:.3g}, if all train on the same records."
     )
 
 
 def not_private_sentence(runs: list[Run]) -> str:
-    """Names what among the runs has no guarantee; empty if all have one."""
+    """Counts the runs that have no guarantee; empty if all have one."""
     without_noise = [run for run in runs if run.noise_multiplier == 0]
     seeded = [run for run in runs if run.not_private and run.noise_multiplier != 0]
-    parts = []
-    if without_noise:
-        parts.append(f"{counted(len(without_noise), 'run')} without noise (ε = ∞)")
-    if seeded:
-        parts.append(f"{counted(len(seeded), 'run')} whose sampling and noise can be repeated")
+    parts = [f"{counted(len(without_noise), 'run')} without noise (ε = ∞)"] if without_noise else []
+    parts += [f"{counted(len(seeded), 'run')} whose sampling and noise are reproducible"] if seeded else []
     return f"Not private: {listed(parts)}." if parts else ""
 
 
 def not_covered(collection: Collection) -> list[str]:
-    """What the cards say is not covered, each once; the package's own list where there is no card."""
+    """What the cards list as not covered, without repetition; the package's own list if there is no card."""
     cards = [sweep.card for sweep in collection.sweeps] + [run.card for run in collection.runs]
-    lists = [inner(card, "not_covered") for card in cards]
-    said = dict.fromkeys(str(text) for found in lists if isinstance(found, list) for text in found)
-    return list(said) or NOT_COVERED
+    lists = [found for card in cards if isinstance(found := inner(card, "not_covered"), list)]
+    return list(dict.fromkeys(str(text) for found in lists for text in found)) or NOT_COVERED
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell as text, and as the number it sorts by; unknown numbers sort last."""
+
+    text: str
+    value: float | None = None
+
+    @property
+    def sorts_as(self) -> str:
+        """The number as JavaScript reads it, or nothing."""
+        return "" if self.value is None else "Infinity" if self.value == math.inf else repr(float(self.value))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table of runs."""
+
+    key: str
+    title: str
+    cell: Callable[[Run], Cell]
+    numeric: bool = True
+
+
+def _column(key: str, title: str, show: Callable[[float | None], str], value: Callable[[Run], float | None]) -> Column:
+    return Column(key, title, lambda run: Cell(show(value(run)), value(run)))
+
+
+def _steps(run: Run) -> Cell:
+    text = str(run.step) if run.planned_steps is None else f"{run.step} / {run.planned_steps}"
+    return Cell(NOTHING) if run.status in ("waiting", "unreadable") else Cell(text, run.step)
+
+
+COLUMNS = [
+    Column("job", "Job", lambda run: Cell(run.job), numeric=False),
+    Column("status", "Status", lambda run: Cell(run.status), numeric=False),
+    Column("mechanism", "Mechanism", lambda run: Cell(mechanism_name(run.mechanism)), numeric=False),
+    _column("k", "k", short, lambda run: run.k),
+    Column("epsilon", "ε spent / target", lambda run: Cell(spent(run.epsilon, run.target_epsilon), run.epsilon)),
+    _column("delta", "δ", short, lambda run: run.delta),
+    _column("validation", "Validation", percent, lambda run: run.newest("val/accuracy")),
+    _column("test", "Test", percent, lambda run: run.newest("test/accuracy")),
+    Column("steps", "Steps", _steps),
+    _column("time", "Time", duration, lambda run: run.seconds or None),
+    _column("memory", "Memory", memory, peak),
+]
+
+
+def means(runs: list[Run]) -> Table:
+    """Mean ± standard deviation over the seeds of every setting with finished runs, in percent."""
+    settings = Settings(runs)
+    finished = [run for run in runs if run.finished]
+    groups = grouped(finished, lambda run: f"{settings.name(run, data=True)}\n{rounded_up(epsilon_of(run))}")
+    rows = [
+        [
+            *key.split("\n"),
+            most_spent(members),
+            ", ".join(sorted({short(run.delta) for run in members})),
+            str(len(members)),
+            _mean(members, "val/accuracy"),
+            _mean(members, "test/accuracy"),
+        ]
+        for key, members in sorted(groups.items(), key=lambda item: _order(item[1][0], item[0]))
+    ]
+    return Table(["Setting", "ε", "Largest ε spent", "δ", "Runs", "Validation, %", "Test, %"], rows)
+
+
+def _order(run: Run, key: str) -> tuple[str, str, float, float, str]:
+    return run.data, run.mechanism, run.k or 0, epsilon_of(run) or math.inf, key
+
+
+def _mean(runs: list[Run], name: str) -> str:
+    values = [100 * value for run in runs if (value := run.newest(name)) is not None]
+    if not values:
+        return NOTHING
+    text = with_spread(*spread(values), 2)
+    return text if len(values) == len(runs) else f"{text} ({counted(len(values), 'run')})"
+
+
+def error_line(error: str) -> str:
+    """The most informative line of an error: the last of a traceback, otherwise the first."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()] or [""]
+    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return line if len(line) <= 160 else f"{line[:159]}…"

@@ -1,4 +1,4 @@
-"""Numbers as people read them. ε is always rounded up, so that no more is promised than was kept."""
+"""Numbers formatted for readers. ε is always rounded up, so that a report never promises more than was kept."""
 
 import math
 import re
@@ -10,35 +10,35 @@ NOTHING = "–"
 
 
 def spent(epsilon: float | None, target: float | None) -> str:
-    """ε spent, and the target if there is one."""
+    """ε spent, followed by the target if there is one."""
     return rounded_up(epsilon) if target is None else f"{rounded_up(epsilon)} / {target:g}"
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share between 0 and 1 in percent."""
+    """A share between 0 and 1 as a percentage."""
     return NOTHING if share is None else f"{100 * share:.{digits}f} %"
 
 
 def with_spread(mean: float, deviation: float | None, digits: int = 1) -> str:
-    """Mean ± standard deviation, both already in the unit that is shown."""
+    """Mean ± standard deviation, both already in the displayed unit."""
     return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
 def short(value: float | None) -> str:
-    """A number in its shortest form."""
+    """A number with at most four digits."""
     return NOTHING if value is None else "∞" if value == math.inf else f"{value:.4g}".replace("e-0", "e-")
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds, minutes or hours, whichever is readable."""
+    """Seconds, minutes or hours."""
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
-    return (
-        f"{int(seconds) // 60} min {int(seconds) % 60} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-    )
+    if minutes < 60:
+        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def memory(megabytes: float | None) -> str:
@@ -49,7 +49,7 @@ def memory(megabytes: float | None) -> str:
 
 
 def mechanism_name(mechanism: str) -> str:
-    """The paper's way to write it."""
+    """The mechanism as the paper writes it."""
     return MECHANISMS.get(mechanism, mechanism) or NOTHING
 
 
@@ -64,6 +64,6 @@ def listed(words: list[str]) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text on one line, with a full stop."""
+    """The text on one line, ending in a full stop."""
     line = re.sub(r"\s+", " ", text).strip()
     return line if not line or line[-1] in ".!?" else f"{line}."

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from lightning_gep.reporting.load import load
-from lightning_gep.reporting.page import page
+from lightning_gep.reporting.report import html_report as page
+from lightning_gep.reporting.runs import load
 from tests.browser import Watched, browser, hover_a_point  # noqa: F401  # a fixture
 from tests.synthetic_runs import write_run, write_sweep
 

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from lightning_gep.reporting.card_view import card_html, is_not_private
-from lightning_gep.reporting.load import load
+from lightning_gep.reporting.runs import load
 from tests.synthetic_runs import write_run
 
 

@@ -9,7 +9,7 @@ from lightning_gep.reporting.facts import (
     not_private_sentence,
     progress,
 )
-from lightning_gep.reporting.load import Collection, Run, load
+from lightning_gep.reporting.runs import Collection, Run, load
 from tests.synthetic_runs import hold, write_run, write_sweep
 
 
@@ -64,7 +64,7 @@ def test_without_a_card_the_runs_are_added_up():
 
 
 def test_what_cannot_be_added_up_is_not():
-    assert "not known" in composition_sentence([run(), run("running", epsilon=None)])
+    assert "unknown" in composition_sentence([run(), run("running", epsilon=None)])
     assert "no finite ε" in composition_sentence([run(), run(private=False)])
     assert "1 run " in composition_sentence([run(), run("failed", epsilon=None)]), "it failed before its first step"
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_added_up_is_not():
 def test_runs_that_are_not_private_are_counted_by_reason():
     runs = [run(), run(private=False), run(private=False), run(private=False, noise_multiplier=0.0)]
     text = not_private_sentence(runs)
-    assert text == "Not private: 1 run without noise (ε = ∞) and 2 runs whose sampling and noise can be repeated."
+    assert text == "Not private: 1 run without noise (ε = ∞) and 2 runs whose sampling and noise are reproducible."
     assert not_private_sentence([run()]) == ""
 
 

@@ -5,12 +5,11 @@ import pytest
 
 from lightning_gep.reporting.accuracy import against_epsilon, against_k
 from lightning_gep.reporting.cost import peak_memory, training_time
-from lightning_gep.reporting.curves import DIAGNOSTICS, LEARNING, over_steps
+from lightning_gep.reporting.curves import DIAGNOSTICS, LEARNING, epsilon_over_training, over_steps, planned_curve
 from lightning_gep.reporting.figures import sections
-from lightning_gep.reporting.grouping import Settings
-from lightning_gep.reporting.load import Run, load
+from lightning_gep.reporting.groups import Settings
 from lightning_gep.reporting.published import EPSILONS, RESULTS
-from lightning_gep.reporting.spending import epsilon_over_training, planned_curve
+from lightning_gep.reporting.runs import Run, load
 from tests.synthetic_runs import DELTA, NOISE, RATE, STEPS, write_run, write_sweep
 
 

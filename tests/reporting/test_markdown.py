@@ -1,8 +1,9 @@
 import math
 import re
 
-from lightning_gep.reporting.load import load
-from lightning_gep.reporting.markdown import markdown, plain
+from lightning_gep.reporting.report import markdown_report as markdown
+from lightning_gep.reporting.report import plain
+from lightning_gep.reporting.runs import load
 from tests.synthetic_runs import write_run, write_sweep
 
 

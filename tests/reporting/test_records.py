@@ -1,4 +1,3 @@
-import fcntl
 import json
 import math
 import multiprocessing
@@ -8,9 +7,7 @@ import pytest
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.files import write_json
-from lightning_gep.reporting import records as runs
 from lightning_gep.reporting.records import (
-    LOCK_FILE,
     RUN_FILE,
     RunRecord,
     SweepRecord,
@@ -71,15 +68,6 @@ def test_a_second_process_is_refused_and_asking_does_not_disturb_the_first(tmp_p
     assert not is_locked(tmp_path)
     with locked(tmp_path):
         pass
-
-
-def test_who_only_asks_keeps_no_job_from_starting(tmp_path, monkeypatch):
-    """A shared lock, as asking takes it, that is gone again when the job looks a second time."""
-    with (tmp_path / LOCK_FILE).open("a") as asking:
-        fcntl.flock(asking, fcntl.LOCK_SH)
-        monkeypatch.setattr(runs.time, "sleep", lambda _: fcntl.flock(asking, fcntl.LOCK_UN))
-        with locked(tmp_path):
-            assert is_locked(tmp_path)
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 import math
 
-from lightning_gep.reporting.load import Run, load
-from lightning_gep.reporting.tables import COLUMNS, error_line, means
+from lightning_gep.reporting.facts import COLUMNS, error_line, means
+from lightning_gep.reporting.runs import Run, load
 from tests.synthetic_runs import write_run, write_sweep
 
 

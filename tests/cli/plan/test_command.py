@@ -353,7 +353,7 @@ def the_page(plans):
 
 def test_the_page_is_one_file_without_addresses_to_load_from():
     text = the_page(some_plans())
-    own = text.split("<script>")[0]  # the charts' library speaks of addresses, but loads none
+    own = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)  # plotly.js mentions addresses, but loads none
     assert "http" not in own
     assert not re.search(r"<(script|img|link|iframe)[^>]+(src|href)=", own)
     for plan in some_plans():
@@ -364,10 +364,11 @@ def test_the_page_is_one_file_without_addresses_to_load_from():
 def test_the_pages_plots_hold_the_numbers():
     plans = some_plans()
     text = the_page(plans)
-    charts = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
-    noise = {value for trace in charts["noise"] for value in trace["y"]}
-    assert noise == {plan.noise_per_step for plan in plans}
-    assert [trace["name"] for trace in charts["noise"]] == [
+    drawn = json.loads(re.search(r'id="plots">(.*?)</script>', text, re.DOTALL)[1])
+    charts = {plot["key"]: plot["traces"] for plot in drawn}
+    noise = sorted(value for trace in charts["noise"] for value in trace["y"])
+    assert noise == pytest.approx(sorted(plan.noise_per_step for plan in plans), rel=1e-5)
+    assert [trace["legendgroup"] for trace in charts["noise"]] == [
         f"{mechanism}, {epochs} epochs" for mechanism in ("gep", "gp") for epochs in (10, 20)
     ]
     # ε does not depend on the mechanism: four curves for eight plans.
@@ -377,8 +378,8 @@ def test_the_pages_plots_hold_the_numbers():
         assert trace["y"][-1] == pytest.approx(2.0, rel=1e-3)
     embedding, residual = charts["split"]
     for plan, *parts in zip(plans, embedding["x"], residual["x"], strict=True):
-        assert sum(parts) == pytest.approx(plan.noise_per_step)
-        assert parts[0] == pytest.approx(plan.embedding_share * plan.noise_per_step)
+        assert sum(parts) == pytest.approx(plan.noise_per_step, rel=1e-5)
+        assert parts[0] == pytest.approx(plan.embedding_share * plan.noise_per_step, rel=1e-5)
 
 
 def test_text_from_the_command_line_is_escaped_in_the_page():
@@ -386,7 +387,7 @@ def test_text_from_the_command_line_is_escaped_in_the_page():
     sizes = [RunSize(1257, 6186, 256, 2, 3), RunSize(1257, 6186, 512, 2, 3)]
     text = the_page([plan_noise(settings, size, {"seed": f"</script><b>{n}"}) for n, size in enumerate(sizes)])
     assert "</script><b>" not in text
-    assert "<b>" not in text.split("<script", 1)[0]
+    assert "<b>" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(375, "dark"), (1000, "light")])
@@ -395,15 +396,15 @@ def test_a_browser_draws_the_page(width, scheme, browser, tmp_path):  # noqa: F8
     path.write_text(the_page(some_plans()), "utf-8")
     watched = Watched(browser, viewport={"width": width, "height": 800}, color_scheme=scheme)
     opened = watched.open(path)
-    assert opened.locator("#noise .scatterlayer .trace").count() == 4
-    assert opened.locator("#epsilon .scatterlayer .trace").count() == 4
-    assert opened.locator("#split .bars .point").count() == 16
+    assert opened.locator("#plot-noise .scatterlayer .trace").count() == 4
+    assert opened.locator("#plot-epsilon .scatterlayer .trace").count() == 4
+    assert opened.locator("#plot-split .bars .point").count() == 16
     assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert (shade(opened, "document.body", "backgroundColor") < 380) == (scheme == "dark")
-    assert (shade(opened, "document.querySelector('#noise .xtick text')", "fill") > 380) == (scheme == "dark")
+    assert (shade(opened, "document.querySelector('#plot-noise .xtick text')", "fill") > 380) == (scheme == "dark")
     other = "light" if scheme == "dark" else "dark"
     opened.emulate_media(color_scheme=other)
-    assert (shade(opened, "document.querySelector('#noise .xtick text')", "fill") > 380) == (other == "dark")
+    assert (shade(opened, "document.querySelector('#plot-noise .xtick text')", "fill") > 380) == (other == "dark")
     assert watched.errors == []
     assert watched.requests == [path.as_uri()]
     watched.close()

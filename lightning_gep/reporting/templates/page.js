@@ -8,7 +8,7 @@
   const plots = JSON.parse(document.getElementById("plots").textContent);
   const hidden = {}; // the legend groups that are switched off, by plot
 
-  // Colours: figures name them, the style sheet of the current theme decides what they are.
+  // Colors: figures name them, the style sheet of the current theme decides what they are.
 
   function isDark() {
     if (root.dataset.theme) return root.dataset.theme === "dark";
@@ -20,30 +20,28 @@
     return `rgba(${channels.join(",")},${alpha})`;
   }
 
-  function colours() {
+  function colors() {
     const style = getComputedStyle(root);
     return (name) => style.getPropertyValue(`--${name}`).trim();
   }
 
-  function resolve(value, colour, key = "") {
-    if (Array.isArray(value)) return value.map((item) => resolve(item, colour, key));
+  function resolve(value, color, key = "") {
+    if (Array.isArray(value)) return value.map((item) => resolve(item, color, key));
     if (value && typeof value === "object") {
-      return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, resolve(item, colour, name)]));
+      return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, resolve(item, color, name)]));
     }
-    const named = (key === "color" || key === "fillcolor") && /^@(\w+)(?:\/([\d.]+))?$/.exec(value);
-    if (!named) return value;
-    const hex = colour(/^\d$/.test(named[1]) ? `series-${named[1]}` : named[1]);
-    return rgba(hex, named[2] ?? 1);
+    const named = (key === "color" || key === "fillcolor") && /^@([\w-]+)(?:\/([\d.]+))?$/.exec(value);
+    return named ? rgba(color(named[1]), named[2] ?? 1) : value;
   }
 
-  function axis(given, colour) {
+  function axis(given, color) {
     return {
-      gridcolor: colour("grid"),
-      linecolor: colour("line"),
+      gridcolor: color("grid"),
+      linecolor: color("line"),
       zeroline: false,
       automargin: true,
       ticks: "outside",
-      tickcolor: colour("line"),
+      tickcolor: color("line"),
       ticklen: 4,
       fixedrange: touch.matches,
       ...given,
@@ -51,30 +49,30 @@
     };
   }
 
-  function layoutOf(plot, colour) {
+  function layoutOf(plot, color) {
     const { xaxis, yaxis, ...rest } = plot.layout;
     return {
       autosize: true,
       height: plot.height,
       margin: { l: 44, r: 14, t: 30, b: 44 },
-      font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: colour("text") },
+      font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: color("text") },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       hovermode: "closest",
       // A finger that moves over a plot means to scroll the page.
       dragmode: touch.matches ? false : "zoom",
       hoverlabel: {
-        bgcolor: colour("panel"),
-        bordercolor: colour("line"),
-        font: { color: colour("text"), size: 13 },
+        bgcolor: color("panel"),
+        bordercolor: color("line"),
+        font: { color: color("text"), size: 13 },
         align: "left",
         namelength: -1,
       },
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("quiet"), activecolor: colour("text") },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: color("quiet"), activecolor: color("text") },
       showlegend: false,
       ...rest,
-      xaxis: axis(xaxis, colour),
-      yaxis: axis(yaxis, colour),
+      xaxis: axis(xaxis, color),
+      yaxis: axis(yaxis, color),
     };
   }
 
@@ -87,10 +85,10 @@
 
   function draw(plot) {
     const element = document.getElementById(`plot-${plot.key}`);
-    const colour = colours();
+    const color = colors();
     const off = hidden[plot.key] ?? new Set();
-    const traces = resolve(plot.traces, colour).map((trace) => ({ ...trace, visible: !off.has(trace.legendgroup) }));
-    const layout = layoutOf(plot, colour);
+    const traces = resolve(plot.traces, color).map((trace) => ({ ...trace, visible: !off.has(trace.legendgroup) }));
+    const layout = layoutOf(plot, color);
     if (printing.matches) {
       const height = Math.max(0.75 * plot.height, Math.min(plot.height, 180));
       Object.assign(layout, { width: Math.min(element.clientWidth, 660), height, autosize: false });

@@ -1,4 +1,4 @@
-"""Directories of runs and sweeps as plain records. Whatever is damaged becomes a warning and hides nothing else."""
+"""Directories of runs and sweeps as plain values. Damaged files become warnings and hide nothing else."""
 
 import csv
 import json
@@ -16,18 +16,18 @@ from lightning_gep.reporting.records import RUN_FILE, SWEEP_FILE, Row, RunRecord
 
 Card = dict[str, Any]
 
-# What reading a file that someone else wrote, or is still writing, can raise.
+# What reading a file that is damaged or still being written can raise.
 UNREADABLE = (OSError, ValueError, TypeError, csv.Error)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One job as it stands on disk. A value that is not known (yet) is None; an infinite ε is `math.inf`."""
+    """One job as recorded on disk. Unknown values are None; an infinite ε is `math.inf`."""
 
     job: str
     status: str
     place: str = ""
-    """Its directory, seen from the one that is reported."""
+    """Its directory, relative to the reported one."""
     overrides: dict[str, str] = field(default_factory=dict)
     mechanism: str = ""
     k: int | None = None
@@ -49,7 +49,7 @@ class Run:
 
     @property
     def not_private(self) -> bool:
-        """Whether it is known that the run gives no guarantee: no noise, or noise that can be repeated."""
+        """Whether the run is known to have no guarantee: no noise, or noise from a seed."""
         return self.private is False or self.epsilon == math.inf
 
     @property
@@ -64,24 +64,23 @@ class Run:
         return next((row[name] for row in reversed(self.rows) if math.isfinite(row.get(name, math.nan))), None)
 
     def curve(self, name: str) -> list[tuple[float, float]]:
-        """(step, value) of everything finite that was logged under a name."""
+        """(step, value) for every finite value logged under a name."""
         return [(row["step"], row[name]) for row in self.rows if math.isfinite(row.get(name, math.nan))]
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep and its privacy card, which is written when the last job has ended."""
+    """A sweep and its privacy card, which is written after the last job."""
 
     name: str
     place: str
     jobs: list[str]
-    selection: str
     card: Card | None
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Everything found under one directory. `damaged` names the run files that could not be read."""
+    """Everything found under one directory. `damaged` lists the run files that could not be read."""
 
     title: str
     runs: list[Run]
@@ -91,33 +90,29 @@ class Collection:
 
     @property
     def single(self) -> Run | None:
-        """The run, if the directory is that of one run and not of a sweep."""
+        """The run, if the directory holds one run and no sweep."""
         return self.runs[0] if len(self.runs) == 1 and not self.sweeps else None
 
 
 def load(directory: Path) -> Collection:
-    """All runs at or below a directory, in the order of their sweeps.
+    """All runs in or below a directory; those of a sweep in its order.
 
-    Raises ConfigurationError for a directory that is missing or without a readable run.
+    Raises ConfigurationError for a directory that does not exist or has no readable run.
     """
     if not directory.is_dir():
-        raise ConfigurationError(f"There is no directory {directory}. Give the directory of a run or of a sweep.")
+        raise ConfigurationError(f"There is no directory {directory}. Pass the directory of a run or a sweep.")
     reader = _Reader(directory)
     runs = reader.runs()
-    if not any(run.status != "unreadable" for run in runs):
-        raise ConfigurationError(
-            reader.warnings[0]
-            if reader.warnings
-            else f"There is no {RUN_FILE} in or below {directory}. Give the directory of a run or of a sweep."
-        )
-    name = reader.sweeps[0].name if len(reader.sweeps) == 1 else ""
-    only = runs[0].job if len(runs) == 1 and not reader.sweeps else ""
-    title = name or only or directory.resolve().name
+    if all(run.status == "unreadable" for run in runs):
+        nothing = f"There is no {RUN_FILE} in or below {directory}. Pass the directory of a run or a sweep."
+        raise ConfigurationError(next(iter(reader.warnings), nothing))
+    named = [sweep.name for sweep in reader.sweeps] or [run.job for run in runs]
+    title = named[0] if len(named) == 1 and named[0] else directory.resolve().name
     return Collection(title, runs, reader.sweeps, reader.warnings, reader.damaged)
 
 
 class _Reader:
-    """Reads one tree of directories and remembers what it could not read."""
+    """Reads one directory tree and collects what could not be read."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -127,18 +122,16 @@ class _Reader:
 
     def runs(self) -> list[Run]:
         found: dict[Path, Run] = {}
-        waiting: list[Path] = []
+        listed: list[Path] = []
         for directory in directories(self.root):
             if (directory / SWEEP_FILE).exists():
-                waiting += self._sweep(directory)
+                listed += self._sweep(directory)
             if (directory / RUN_FILE).exists():
                 found[directory] = self._run(directory)
-        # The jobs of a sweep come first, as it lists them; what no sweep lists follows.
-        order = dict.fromkeys([*waiting, *found])
-        return [found[path] if path in found else self._waiting(path) for path in order]
+        return [found.get(path) or self._waiting(path) for path in dict.fromkeys([*listed, *found])]
 
     def _sweep(self, directory: Path) -> list[Path]:
-        """Remember the sweep; the directories of its jobs, whether they exist or not."""
+        """Remember the sweep; returns the directories of its jobs, which may not exist yet."""
         try:
             record = SweepRecord.read(directory)
             assert record is not None
@@ -146,30 +139,28 @@ class _Reader:
         except UNREADABLE as error:
             self._warn(directory / SWEEP_FILE, error)
             return []
-        card = self._card(directory / CARD_FILE)
         name = str(record.name) or directory.resolve().name
-        self.sweeps.append(Sweep(name, self._place(directory), jobs, str(record.selection), card))
+        self.sweeps.append(Sweep(name, self._place(directory), jobs, self._card(directory / CARD_FILE)))
         return [directory / job for job in jobs]
 
     def _run(self, directory: Path) -> Run:
+        name, place = directory.resolve().name, self._place(directory)
         try:
             record = RunRecord.read(directory)
             assert record is not None
             check_record(record)
         except UNREADABLE as error:
             self.damaged.append(str(directory / RUN_FILE))
-            message = self._warn(directory / RUN_FILE, error)
-            return Run(directory.resolve().name, "unreadable", self._place(directory), error=message)
+            return Run(name, "unreadable", place, error=self._warn(directory / RUN_FILE, error))
+        rows: list[Row] = []
         try:
             rows = read_metrics(directory)
         except UNREADABLE as error:
             self._warn(directory / "metrics", error)
-            rows = []
-        card = self._card(directory / "checkpoints" / CARD_FILE)
-        return run_of(record, self._place(directory), rows, card, directory.resolve().name)
+        return run_of(record, place, rows, self._card(directory / "checkpoints" / CARD_FILE), name)
 
     def _waiting(self, directory: Path) -> Run:
-        """A job that its sweep lists and that has not begun: all that is known is in its name."""
+        """A job of a sweep that has not started: all that is known is in its name."""
         overrides = parse_overrides(split_job(directory.name))
         return Run(
             directory.name,
@@ -182,30 +173,26 @@ class _Reader:
         )
 
     def _card(self, path: Path) -> Card | None:
-        if not path.exists():
-            return None
         try:
-            card = read_json(path)
+            card = read_json(path) if path.exists() else None
+            if card is not None and not isinstance(card, dict):
+                raise ValueError("it is not a JSON object")
         except UNREADABLE as error:
             self._warn(path, error)
             return None
-        if isinstance(card, dict):
-            return card
-        self._warn(path, "it is not a JSON object")
-        return None
+        return card
 
     def _place(self, directory: Path) -> str:
         place = directory.relative_to(self.root).as_posix()
         return "" if place == "." else place
 
     def _warn(self, path: Path, error: object) -> str:
-        message = f"{path} cannot be read: {' '.join(str(error).split())}"
-        self.warnings.append(message)
-        return message
+        self.warnings.append(f"{path} cannot be read: {' '.join(str(error).split())}")
+        return self.warnings[-1]
 
 
 def directories(root: Path) -> Iterator[Path]:
-    """The directory and all below it, in natural order, without what lies inside of runs or is hidden."""
+    """The directory and all below it in natural order, except hidden ones and those inside runs."""
     for path, below, files in os.walk(root):
         inside_a_run = RUN_FILE in files and SWEEP_FILE not in files
         below[:] = [] if inside_a_run else sorted((name for name in below if not name.startswith(".")), key=natural)
@@ -213,23 +200,17 @@ def directories(root: Path) -> Iterator[Path]:
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:
-    """A key that sorts job-2 before job-10."""
+    """A sort key that puts job-2 before job-10."""
     parts = re.findall(r"([0-9]+)|([^0-9]+)", text)
-    return [(not digits, int(digits) if digits else 0, letters) for digits, letters in parts]
+    return [(not digits, int(digits or 0), letters) for digits, letters in parts]
 
 
 def check_record(record: RunRecord) -> None:
-    """Raises ValueError for a record whose fields have other types than they should."""
-    kinds: dict[str, type | tuple[type, ...]] = {
-        "job": str,
-        "status": str,
-        "overrides": list,
-        "config": dict,
-        "metrics": dict,
-        "privacy": (dict, type(None)),
-        "error": (str, type(None)),
-    }
-    for name, kind in kinds.items():
+    """Raises ValueError for a record whose fields have the wrong types."""
+    kinds = {str: ("job", "status"), list: ("overrides",), dict: ("config", "metrics")}
+    checks = [(name, kind) for kind, names in kinds.items() for name in names]
+    checks += [(name, kind) for name, kind in (("privacy", dict), ("error", str)) if getattr(record, name) is not None]
+    for name, kind in checks:
         if not isinstance(getattr(record, name), kind):
             raise ValueError(f"{name} is {json.dumps(getattr(record, name), default=str)[:80]}")
 
@@ -239,30 +220,32 @@ def run_of(record: RunRecord, place: str, rows: list[Row], card: Card | None, na
     privacy, config = record.privacy or {}, record.config
     overrides = parse_overrides(record.overrides or split_job(record.job))
     mechanism = str(inner(config, "mechanism", "mechanism") or overrides.get("mechanism", ""))
-    k = integer(inner(config, "mechanism", "k"))
-    epsilon = number(privacy.get("epsilon"))
+    # k="auto" is decided at setup and recorded on the card.
+    k = next((k for tree in (config, card) if (k := integer(inner(tree, "mechanism", "k"))) is not None), None)
     private = privacy.get("private")
-    target = privacy.get("target_epsilon") if record.privacy else inner(config, "privacy", "epsilon")
     return Run(
         job=record.job or name,
         status=record.status,
         place=place,
         overrides=overrides,
         mechanism=mechanism,
-        # k="auto" is decided at setup; the card knows what came of it.
-        k=None if mechanism == "gp" else k if k is not None else integer(inner(card, "mechanism", "k")),
+        k=None if mechanism == "gp" else k,
         data=data_name(config.get("data")),
-        target_epsilon=number(target),
-        epsilon=epsilon,
-        delta=number(privacy.get("delta") if record.privacy else inner(config, "privacy", "delta")),
-        private=bool(private) if private is not None else None,
+        target_epsilon=number(privacy.get("target_epsilon") if privacy else inner(config, "privacy", "epsilon")),
+        epsilon=number(privacy.get("epsilon")),
+        delta=number(privacy.get("delta") if privacy else inner(config, "privacy", "delta")),
+        private=None if private is None else bool(private),
         noise_multiplier=number(privacy.get("noise_multiplier")),
         sample_rate=number(privacy.get("sample_rate")),
         accountant=str(privacy.get("accountant") or ""),
         step=integer(record.step) or 0,
         planned_steps=integer(record.planned_steps) or integer(privacy.get("planned_steps")),
         seconds=number(record.seconds),
-        metrics=finite_numbers(record.metrics),
+        metrics={
+            str(name): value
+            for name, found in record.metrics.items()
+            if (value := number(found)) is not None and math.isfinite(value)
+        },
         rows=rows,
         card=card,
         error=record.error,
@@ -270,7 +253,7 @@ def run_of(record: RunRecord, place: str, rows: list[Row], card: Card | None, na
 
 
 def split_job(job: str) -> list[str]:
-    """`a=1,b=[2,3]` → `a=1` and `b=[2,3]`: commas inside brackets and braces belong to the value."""
+    """`a=1,b=[2,3]` → `a=1` and `b=[2,3]`: commas inside brackets belong to the value."""
     parts, depth = [""], 0
     for letter in job:
         depth += (letter in "[{(") - (letter in ")}]")
@@ -282,7 +265,7 @@ def split_job(job: str) -> list[str]:
 
 
 def parse_overrides(overrides: Iterable[Any]) -> dict[str, str]:
-    """`["+a.b=1", …]` → `{"a.b": "1", …}`; what is not an assignment is left out."""
+    """`["+a.b=1", …]` → `{"a.b": "1", …}`; anything that is not an assignment is dropped."""
     pairs = (str(text).split("=", 1) for text in overrides if "=" in str(text))
     return {name.lstrip("+~"): value for name, value in pairs}
 
@@ -295,7 +278,7 @@ def inner(tree: Any, *path: str) -> Any:
 
 
 def number(value: Any) -> float | None:
-    """A number from what JSON holds, "inf" included; None for anything else, NaN included."""
+    """A number from JSON, including "inf"; None for anything else, including NaN."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -306,23 +289,17 @@ def number(value: Any) -> float | None:
 
 
 def integer(value: Any) -> int | None:
-    """A whole number from what JSON holds, or None."""
+    """A whole number from JSON, or None."""
     found = number(value)
-    return int(found) if found is not None and math.isfinite(found) and found == int(found) else None
-
-
-def finite_numbers(values: dict[str, Any]) -> dict[str, float]:
-    """The entries that are finite numbers."""
-    pairs = ((str(name), number(value)) for name, value in values.items())
-    return {name: value for name, value in pairs if value is not None and math.isfinite(value)}
+    return int(found) if found is not None and found.is_integer() else None
 
 
 def data_name(config: Any) -> str:
-    """A short name of the data set: `MNIST` for the paper's, else from the data module's class."""
-    target = str(inner(config, "_target_") or "")
+    """A short name of the dataset: `MNIST` and the paper's others by name, else from the data module's class."""
+    kind = str(inner(config, "_target_") or "").rpartition(".")[2]
     named = str(inner(config, "name") or inner(config, "dataset") or "")
-    words = f"{target.rpartition('.')[2]} {named}".lower()
-    if target.endswith("FeaturesDataModule"):  # another experiment of the paper than the images
+    words = f"{kind} {named}".lower()
+    if kind == "FeaturesDataModule":  # a different experiment of the paper than training on the images
         return f"features of {named}"
     if re.search(r"(?<![a-z])mnist", words) and "fashion" not in words:
         return "MNIST"
@@ -330,4 +307,4 @@ def data_name(config: Any) -> str:
         return "SVHN"
     if re.search(r"cifar[-_]?10(?![0-9])", words):
         return "CIFAR-10"
-    return named or re.sub(r"(Data)?(Module)?$", "", target.rpartition(".")[2])
+    return named or re.sub(r"(Data)?(Module)?$", "", kind)

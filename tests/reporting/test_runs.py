@@ -4,7 +4,7 @@ import math
 import pytest
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.reporting.load import data_name, load, natural, number, parse_overrides, split_job
+from lightning_gep.reporting.runs import data_name, load, natural, number, parse_overrides, split_job
 from tests.synthetic_runs import hold, write_run, write_sweep
 
 

@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from lightning_gep.reporting.embed import resource
-from lightning_gep.reporting.load import load
-from lightning_gep.reporting.page import page
+from lightning_gep.reporting.pages import source as resource
+from lightning_gep.reporting.report import html_report as page
+from lightning_gep.reporting.runs import load
 from tests.synthetic_runs import write_run, write_sweep
 
 ATTACK = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'"
@@ -135,7 +135,7 @@ def test_every_plot_has_a_name_a_summary_and_its_numbers(tmp_path):
 
 @pytest.mark.parametrize("theme", ["light", "dark", "print"])
 def test_colours_have_enough_contrast(theme):
-    blocks = re.findall(r"\{([^{}]*--page:[^{}]*)\}", resource("report.css"))
+    blocks = re.findall(r"\{([^{}]*--page:[^{}]*)\}", resource("page.css"))
     assert blocks[1].split() == blocks[2].split(), "dark by the system and dark by the button"
     found = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", blocks[{"light": 0, "dark": 1, "print": 3}[theme]]))
     colour = {name: luminance(value) for name, value in found.items()}

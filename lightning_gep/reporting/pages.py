@@ -1,0 +1,98 @@
+"""HTML pages with everything inside: one stylesheet, plotly.js, and a policy under which nothing else can run.
+
+Templates escape every value. A page makes no network request, so it can be mailed or archived.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from lightning_gep.errors import missing_extra
+from lightning_gep.privacy.files import now
+from lightning_gep.reporting.plots import Plot
+
+
+def templates(**options: Any) -> Environment:
+    """The package's templates. HTML is escaped automatically; an undefined name is an error."""
+    return Environment(
+        loader=PackageLoader("lightning_gep.reporting"),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
+    )
+
+
+def page(
+    template: str,
+    *,
+    command: str,
+    title: str,
+    plots: Sequence[Plot],
+    filters: dict[str, Callable[..., Any]] | None = None,
+    **content: Any,
+) -> str:
+    """A page from a template that extends `base.html`, with its plots drawn by plotly.js.
+
+    Raises ConfigurationError if plotly is not installed.
+    """
+    environment = templates()
+    environment.filters.update(filters or {})
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
+    scripts = {"theme": script(source("theme.js")), "plotly": script(plotly()), "script": script(source("page.js"))}
+    return environment.get_template(template).render(
+        content,
+        **scripts,
+        policy=policy(scripts.values()),
+        css=Markup(source("page.css")),
+        drawings=[{name: getattr(plot, name) for name in ("key", "traces", "layout", "height")} for plot in plots],
+        command=command,
+        title=title,
+        version=package_version(),
+        written=now().replace("T", " ").replace("+00:00", " UTC"),
+    )
+
+
+def source(name: str) -> str:
+    """A file of the templates as it is."""
+    environment = templates()
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]
+
+
+def plotly() -> str:
+    """plotly.js as the plotly package ships it."""
+    try:
+        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+    except ImportError:
+        raise missing_extra("report", "An HTML page with plots") from None
+    return get_plotlyjs()
+
+
+def script(text: str) -> Markup:
+    """The text of a script element: it cannot end the element early, and line ends are as the browser hashes them."""
+    return Markup(text.replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "\\x3c!--"))
+
+
+def policy(scripts: Iterable[str]) -> str:
+    """A Content-Security-Policy that allows these inline scripts and no request to anywhere."""
+    digests = [base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii") for text in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def package_version() -> str:
+    """The version of this package, or that it is not installed."""
+    try:
+        return version("lightning-gep")
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,159 @@
+"""A plot as plain data that plotly.js draws, with its legend and its numbers as a table.
+
+Colors are names of the stylesheet ("@series-1", "@muted/0.2"), which the page resolves for the theme it is shown in.
+"""
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lightning_gep.reporting.groups import Groups, Mean
+
+Trace = dict[str, Any]
+Pair = tuple[float, float]
+
+COLORS = 6
+FIXED = {"gep": 1, "bgep": 2, "gp": 3}
+SYMBOLS = {"gep": "circle", "bgep": "square", "gp": "diamond", "pate": "triangle-up"}
+DASHES = ("solid", "dash", "dot", "dashdot")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a series looks; never distinguished by color alone."""
+
+    color: str
+    symbol: str = "circle"
+    dash: str = "solid"
+
+    def faint(self, alpha: float) -> str:
+        """The color, partly transparent."""
+        return f"{self.color}/{alpha:g}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A legend entry; `group` is the `legendgroup` of the traces it shows or hides."""
+
+    group: str
+    label: str
+    style: Style
+
+
+@dataclass(frozen=True)
+class Table:
+    """The numbers of a plot, as text."""
+
+    columns: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One figure. `summary` describes it in a sentence for screen readers; `unit` labels the vertical axis."""
+
+    key: str
+    title: str
+    unit: str
+    summary: str
+    traces: list[Trace]
+    layout: dict[str, Any]
+    legend: list[Entry]
+    table: Table | None = None
+    notes: list[str] = field(default_factory=list)
+    wide: bool = False
+    height: int = 320
+
+
+@dataclass(frozen=True)
+class Section:
+    """Plots that belong together; `missing` says how to log what could not be shown."""
+
+    key: str
+    title: str
+    plots: list[Plot]
+    missing: list[str]
+    private: bool = True
+
+
+def styles(groups: Groups) -> dict[str, Style]:
+    """A style for every group of runs: by mechanism if that tells them apart, otherwise by order and dash."""
+    mechanisms = {name: runs[0].mechanism for name, runs in groups.items()}
+    kinds = list(dict.fromkeys(mechanisms.values()))
+    by_mechanism = len(kinds) == len(groups) or (len(groups) > COLORS and len(kinds) > 1)
+    found = {}
+    for place, (name, mechanism) in enumerate(mechanisms.items()):
+        symbol = SYMBOLS.get(mechanism, "circle")
+        if by_mechanism:
+            within = [other for other in mechanisms if mechanisms[other] == mechanism].index(name)
+            color = FIXED.get(mechanism, 4 + kinds.index(mechanism) % 3)
+            found[name] = Style(f"@series-{color}", symbol, DASHES[within % len(DASHES)])
+        else:
+            found[name] = replace(numbered(place), symbol=symbol)
+        if any(run.not_private for run in groups[name]):
+            found[name] = replace(found[name], symbol=f"{symbol}-open", dash="dash")
+    return found
+
+
+def numbered(place: int) -> Style:
+    """The style of the line at a place in the legend, without markers."""
+    return Style(f"@series-{place % COLORS + 1}", "", DASHES[place // COLORS % len(DASHES)])
+
+
+def trace(
+    points: Sequence[Pair], texts: Sequence[str], *, group: str, style: Style, mode: str = "", **more: Any
+) -> Trace:
+    """Points or a line with `texts` as hover labels. The texts may come from disk, so they are escaped here."""
+    return {
+        "type": "scatter",
+        "mode": mode or ("lines" if len(points) > 1 else "markers"),
+        "x": [tidy(x) for x, _ in points],
+        "y": [tidy(y) for _, y in points],
+        # plotly.js interprets a few tags and entities in labels.
+        "text": [html.escape(text, quote=False).replace("\n", "<br>") for text in texts],
+        "hovertemplate": "%{text}<extra></extra>",
+        "legendgroup": group,
+        "showlegend": False,
+        "line": {"color": style.color, "dash": style.dash, "width": 2},
+        "marker": {"color": style.color, "symbol": style.symbol or "circle", "size": 8},
+        **more,
+    }
+
+
+def single_runs(points: Sequence[Pair], texts: Sequence[str], *, group: str, style: Style) -> Trace:
+    """Single runs as faint points behind their mean."""
+    marker = {"color": style.faint(0.35), "symbol": "circle", "size": 6}
+    return trace(points, texts, group=group, style=style, mode="markers", marker=marker)
+
+
+def band(points: Sequence[Mean], *, group: str, style: Style) -> Trace:
+    """The area one standard deviation around a mean curve."""
+    upper = [(point.step, point.mean + (point.deviation or 0.0)) for point in points]
+    lower = [(point.step, point.mean - (point.deviation or 0.0)) for point in reversed(points)]
+    return {
+        **trace([*upper, *lower], [], group=group, style=style, mode="lines"),
+        "fill": "toself",
+        "fillcolor": style.faint(0.15),
+        "line": {"width": 0, "color": style.faint(0)},
+        "hoverinfo": "skip",
+    }
+
+
+def tidy(value: float) -> float:
+    """A number with no more digits than a plot can show."""
+    return float(f"{value:.6g}") if math.isfinite(value) else value
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis with a title."""
+    return {"title": {"text": title}, **more}
+
+
+def axis_with_ticks(title: str, values: Sequence[float]) -> dict[str, Any]:
+    """An axis with a tick at every value; logarithmic if the values span a factor of four."""
+    ticks = sorted(set(values))
+    labels = {"tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]} if len(ticks) <= 8 else {}
+    wide = bool(ticks) and ticks[0] > 0 and ticks[-1] >= 4 * ticks[0]
+    return axis(title, type="log" if wide else "linear", **labels)
