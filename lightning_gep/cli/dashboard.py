@@ -34,20 +34,19 @@ def _write(project: str, entity: str, target: str) -> None:
 
 
 def _push(project: str, entity: str | None) -> int:
-    import wandb
-
     from lightning_gep.loggers.dashboard import dashboard
-    from lightning_gep.loggers.wandb_login import logged_in
+    from lightning_gep.loggers.wandb import logged_in, wandb_package
 
+    wandb = wandb_package()
     if not logged_in():
         return _give_up("not logged in to W&B. Run `wandb login`, or use --json FILE, which needs no account.", 2)
     try:
         owner = entity or wandb.Api().default_entity
         if not owner:
-            return _give_up("W&B names no default entity for this account. Add --entity.", 2)
+            return _give_up("the W&B account has no default entity. Add --entity.", 2)
         workspace = dashboard(project, owner).save()
     except (wandb.Error, OSError, ValueError) as error:
-        return _give_up(f"W&B did not take the dashboard: {error}", 1)
+        return _give_up(f"W&B rejected the dashboard: {error}", 1)
     print(workspace.url)
     return 0
 

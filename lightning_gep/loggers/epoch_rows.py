@@ -1,4 +1,4 @@
-"""Logged rows that reach a tracker an epoch at a time: trackers note when each row came."""
+"""Logged rows that reach a tracker once per epoch, because trackers record when each row arrives."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,19 @@ from typing_extensions import override
 
 
 class EpochRows(Logger):
-    """Mixed into a logger that adds the time to every row: rows of an epoch are kept, and passed on together.
+    """Mixin for a logger that timestamps every row: the rows of an epoch are held back and sent together.
 
-    How long a step takes depends on the batch it drew, whose size is private. Passed on one by one, rows would show
-    the time of every few steps; together they show that of an epoch. Rows are passed on with the first row of another
-    epoch, at the end of `fit` or `test` (also one that failed), and by `send_rows`. A row that names no epoch, as some
-    callbacks make, belongs to the epoch it comes in.
+    The duration of a step depends on the size of the sampled batch, which is private. Rows sent one by one would
+    reveal it; rows sent together reveal the duration of an epoch. They are sent with the first row of the next epoch,
+    at the end of `fit` or `test` (even a failed one), and by `send_rows`. A row without an epoch, which some callbacks
+    log, belongs to the current one.
+
+    Example:
+        ```python
+        class PrivateLogger(EpochRows, SomeLogger):
+            pass
+        ```
+
     """
 
     _rows: list[tuple[dict[str, Any], int | None]]
@@ -26,12 +33,12 @@ class EpochRows(Logger):
         if metrics.get("epoch", self._epoch) != self._epoch:
             self.send_rows()
             self._epoch = metrics["epoch"]
-        self._kept().append((dict(metrics), step))
+        self._held().append((dict(metrics), step))
 
     @rank_zero_only
     def send_rows(self) -> None:
-        """Pass on what was kept."""
-        rows = self._kept()
+        """Send the rows held back so far."""
+        rows = self._held()
         while rows:
             metrics, step = rows.pop(0)
             super().log_metrics(metrics, step)  # type: ignore[safe-super]
@@ -42,6 +49,6 @@ class EpochRows(Logger):
         self.send_rows()
         super().finalize(status)
 
-    def _kept(self) -> list[tuple[dict[str, Any], int | None]]:
-        # Not made in a constructor: the loggers this is mixed into have constructors of all kinds.
+    def _held(self) -> list[tuple[dict[str, Any], int | None]]:
+        # Not in a constructor: those of the loggers this is mixed into differ.
         return self.__dict__.setdefault("_rows", [])

@@ -1,4 +1,4 @@
-"""Logging to TensorBoard: rows an epoch at a time, and the configuration beside the results it gave."""
+"""Logging to TensorBoard: rows once per epoch, and the configuration beside its results."""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -8,17 +8,25 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from typing_extensions import override
 
-from lightning_gep.errors import ConfigurationError
+from lightning_gep.errors import missing_extra
 from lightning_gep.loggers.epoch_rows import EpochRows
 
 RESULTS = ("test/accuracy", "val/accuracy", "privacy/epsilon")
 
 
 class PrivateTensorBoardLogger(EpochRows, TensorBoardLogger):
-    """Lightning's TensorBoardLogger, which notes the time of every row, so rows are written an epoch at a time.
+    """Lightning's TensorBoardLogger for private runs; rows are timestamped, so they are written once per epoch.
 
-    Hyper-parameters go into `hparams.yaml` as they are, and flat (`mechanism/k`) into the table of TensorBoard's
-    HParams page, beside the results of the run.
+    Hyperparameters go to `hparams.yaml` as they are, and flat (`mechanism/k`) to the table of TensorBoard's HParams
+    page, beside the results of the run. Takes the arguments of Lightning's logger; `tensorboard_logger` also checks
+    that TensorBoard is installed.
+
+    Example:
+        ```python
+        logger = tensorboard_logger("outputs/first", name="tensorboard", version="")
+        trainer = Trainer(strategy=GEPStrategy(epsilon=8.0), logger=logger, callbacks=[PrivacyMonitor()])
+        ```
+
     """
 
     @override
@@ -30,31 +38,36 @@ class PrivateTensorBoardLogger(EpochRows, TensorBoardLogger):
 
         plain = vars(params) if isinstance(params, Namespace) else dict(params)
         self.hparams.update(plain)
-        # Lightning would log a made-up first value of every result. TensorBoard needs their names only.
+        # TensorBoard needs only the names of the results. Lightning would also log a made-up first value of each.
         writer = self.experiment._get_file_writer()
         for summary in hparams(flat(plain), dict.fromkeys(metrics or RESULTS, 0)):
             writer.add_summary(summary, step)
 
 
 def tensorboard_logger(save_dir: str, **arguments: Any) -> PrivateTensorBoardLogger:
-    """The logger. Raises ConfigurationError, with the extra to install, if there is no TensorBoard."""
+    """The logger for `logger=tensorboard`.
+
+    Args:
+        save_dir: The directory of the job.
+        **arguments: Passed to `PrivateTensorBoardLogger`.
+
+    Raises:
+        ConfigurationError: TensorBoard is not installed.
+
+    """
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError:
-        raise ConfigurationError(
-            "logger=tensorboard needs TensorBoard, which is not installed. Run "
-            "pip install 'lightning-gep[tensorboard]', or use logger=csv."
-        ) from None
+        raise missing_extra("tensorboard", "logger=tensorboard") from None
     return PrivateTensorBoardLogger(save_dir, default_hp_metric=False, **arguments)
 
 
 def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested configuration as `outer/inner: value`; what is no number, truth value or text becomes text."""
+    """A nested configuration as `outer/inner: value`; values other than numbers, booleans and text become text."""
     found: dict[str, Any] = {}
     for name, value in params.items():
         if isinstance(value, Mapping):
             found |= flat(value, f"{prefix}{name}/")
         else:
-            plain = isinstance(value, bool | int | float | str)
-            found[f"{prefix}{name}"] = value if plain else str(value)
+            found[f"{prefix}{name}"] = value if isinstance(value, bool | int | float | str) else str(value)
     return found

@@ -1,38 +1,66 @@
-"""Logging to Weights & Biases: every job a run of its own, and in it nothing that ε does not cover."""
+"""Logging to Weights & Biases: one run per job, and nothing in it that ε does not cover."""
 
+import inspect
 import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import wandb
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from torch import nn
 from typing_extensions import override
 
-from lightning_gep.errors import ConfigurationError
+from lightning_gep.errors import ConfigurationError, missing_extra
 from lightning_gep.loggers.epoch_rows import EpochRows
-from lightning_gep.loggers.wandb_login import logged_in
-from lightning_gep.privacy.files import CARD_FILE, CARD_PAGE
-from lightning_gep.reporting.records import RunRecord, SweepRecord
+from lightning_gep.privacy.files import CARD_FILE, CARD_PAGE, read_json
 
 ID_FILE = Path("wandb") / "run_id.txt"
+
+
+def wandb_package() -> Any:
+    """The wandb package, imported only when a run needs it. Raises ConfigurationError if it is not installed."""
+    try:
+        import wandb
+    except ImportError:
+        raise missing_extra("wandb", "Logging to W&B (logger=wandb)") from None
+    return wandb
 
 
 class PrivateWandbLogger(EpochRows, WandbLogger):
     """Lightning's WandbLogger for private runs.
 
-    W&B would send more than is logged. Off are: console output, which shows whatever a user prints; code and the
-    changes in its git repository; system metrics, because the load of the machine between two steps tells how many
-    records were drawn (`PerformanceMonitor` logs means instead); host, user and command line. Rows are sent an epoch
-    at a time (see `EpochRows`). `watch` takes weights, which are released, and no gradients, which are not.
+    By default W&B collects more than what is logged. This logger turns off: console output; code and git state; system
+    metrics, because the machine's load between two steps reveals how many records were sampled (`PerformanceMonitor`
+    logs epoch means instead); host name, user and command line. Rows are sent once per epoch (see `EpochRows`).
 
-    `save_dir` is the job's directory: files go into its `wandb/`, and the run's id is kept there, so that a job that is
-    resumed continues its run. `name` is by default the job's name, and `group` the name of the sweep that the
-    directory belongs to. `tags` are by default the mechanism (`job_type`), the data set and `epsilon=…`. `offline=None`
-    means: online if wandb is logged in (or as WANDB_MODE says), otherwise offline. Other arguments go to `wandb.init`.
+    A job that is resumed continues its W&B run: the run's id is kept in `save_dir/wandb/run_id.txt`.
+
+    Args:
+        save_dir: The directory of the job. W&B's files go to `save_dir/wandb`.
+        project: The W&B project.
+        entity: The user or team; by default the account's own.
+        name: The run's name; by default the job's name in `run.json`, otherwise the directory's.
+        group: The run's group; by default the name of the sweep the directory belongs to.
+        job_type: The run's job type; `gep-train` passes the mechanism.
+        tags: The run's tags; by default `job_type`, `dataset` and `epsilon=…`.
+        dataset: The dataset or its class, for the default tags.
+        epsilon: The target ε, for the default tags.
+        offline: True and False force the mode. None means online if wandb is logged in, unless `WANDB_MODE` is set.
+        **arguments: Passed to `wandb.init`.
+
+    Raises:
+        ConfigurationError: wandb is not installed; or, when the run starts, another W&B run is in progress.
+
+    Example:
+        ```python
+        logger = PrivateWandbLogger("outputs/first", project="mine", job_type="gep", epsilon=8.0)
+        trainer = Trainer(strategy=GEPStrategy(epsilon=8.0), logger=logger, callbacks=[PrivacyMonitor()])
+        trainer.fit(module, datamodule)
+        finish_runs([logger])
+        ```
+
     """
 
     def __init__(
@@ -50,9 +78,10 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
         offline: bool | None = None,
         **arguments: Any,
     ) -> None:
-        directory = Path(save_dir)
+        wandb_package()
+        self._directory, self._asked_offline = Path(save_dir), offline
         super().__init__(
-            save_dir=directory,
+            save_dir=self._directory,
             project=project,
             entity=entity,
             name=name,
@@ -61,12 +90,11 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
             tags=default_tags(job_type, dataset, epsilon) if tags is None else list(tags),
             **arguments,
         )
-        self._directory, self._asked_offline = directory, offline
 
     @property
     @override
     def experiment(self) -> Any:
-        """The W&B run. It begins when it is first asked for, on the first process only."""
+        """The W&B run, started on first use, on the first process only."""
         if self._experiment is None and getattr(self, "_attach_id", None) is None:
             self._prepare()
             self._say_where(super().experiment)
@@ -74,31 +102,33 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
 
     @rank_zero_only
     def _prepare(self) -> None:
-        """Decide what is known only when the run begins: its names, its id, its mode."""
-        if wandb.run is not None:
-            # Lightning would go on in that run, which has another job's values, or captures the console.
+        """Decide what is known only when the run starts: its names, its id, its mode."""
+        running = wandb_package().run
+        if running is not None:
+            # Lightning would continue that run, which has another job's values or captures the console.
             raise ConfigurationError(
-                f"A W&B run (id {wandb.run.id}) is in progress. Every job is a run of its own: call wandb.finish() "
+                f"A W&B run (id {running.id}) is in progress. Every job needs a run of its own: call wandb.finish() "
                 "before this one, or finish_runs(loggers) after a job."
             )
-        self._id = self._wandb_init["id"] = self._id or _kept_id(self._directory)
-        self._name = self._wandb_init["name"] = self._name or job_name(self._directory)
-        self._wandb_init["group"] = self._wandb_init["group"] or sweep_name(self._directory)
+        directory = self._directory
+        self._id = self._wandb_init["id"] = self._id or _kept_id(directory)
+        self._name = self._wandb_init["name"] = self._name or _recorded(directory / "run.json", "job") or directory.name
+        self._wandb_init["group"] = self._wandb_init["group"] or _recorded(directory.parent / "sweep.json", "name")
         offline = self._asked_offline
         if offline is None and "WANDB_MODE" not in os.environ:
             offline = not logged_in()
         if offline is not None:
-            # Not Lightning's own argument, which sets WANDB_MODE for all later jobs of the process, too.
+            # Lightning's own argument would set WANDB_MODE for all later jobs of the process.
             self._wandb_init["mode"] = "offline" if offline else "online"
-        self._wandb_init.pop("anonymous", None)  # Lightning passes it on, and wandb warns that it means nothing
+        self._wandb_init.pop("anonymous", None)  # Lightning passes it on, and wandb warns that it is ignored
         self._wandb_init["settings"] = quiet_settings(silent=offline is True)
 
     @rank_zero_only
     def _say_where(self, run: Any) -> None:
         if run.offline:
-            why = "as WANDB_MODE says" if "WANDB_MODE" in os.environ else "because wandb is not logged in"
+            why = "WANDB_MODE is set" if "WANDB_MODE" in os.environ else "wandb is not logged in"
             rank_zero_info(
-                f"W&B: not uploaded, {'as offline=true says' if self._asked_offline else why}. The run is in "
+                f"W&B: not uploaded, because {'offline=true' if self._asked_offline else why}. The run is in "
                 f"{run.settings.sync_dir}; `wandb login` and `wandb sync {run.settings.sync_dir}` upload it."
             )
 
@@ -106,7 +136,7 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
     def watch(
         self, model: nn.Module, log: str | None = "parameters", log_freq: int = 100, log_graph: bool = False
     ) -> None:
-        """Log the weights of a model. Raises ConfigurationError for gradients: before the noise they are private."""
+        """Log a model's weights. Raises ConfigurationError for gradients, which are private before the noise."""
         if log not in ("parameters", None):
             raise ConfigurationError(
                 f"watch(log={log!r}) would send gradients as they are before the noise. Use log='parameters'."
@@ -115,7 +145,7 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
 
     @rank_zero_only
     def finish(self, exit_code: int = 0) -> None:
-        """End the run, if it has begun. What is logged later continues it."""
+        """End the run if it has started. Logging more afterwards continues it."""
         self.send_rows()
         if self._experiment is not None:
             self._experiment.finish(exit_code=exit_code)
@@ -123,25 +153,25 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
 
 
 def finish_runs(loggers: Iterable[Logger], failed: bool = False) -> None:
-    """End the W&B runs among `loggers`: without it the next job of the process could not begin its own."""
+    """End the W&B runs among `loggers`, so that the next job of the process can start its own."""
     for logger in loggers:
         if isinstance(logger, PrivateWandbLogger):
             logger.finish(int(failed))
         elif isinstance(logger, WandbLogger):
-            wandb.finish(exit_code=int(failed))
+            wandb_package().finish(exit_code=int(failed))
 
 
 @rank_zero_only
 def log_card(loggers: Logger | Iterable[Logger], directory: str | os.PathLike[str] | None) -> None:
-    """Attach the privacy card in `directory` to the W&B runs among `loggers`, as an artifact; no card, no artifact.
+    """Attach the privacy card in `directory`, if there is one, to the W&B runs among `loggers`.
 
-    Its name is `privacy-card-<run id>`, its type `privacy-card`; it holds the card as JSON and as a page.
+    The artifact `privacy-card-<run id>` of type `privacy-card` holds the card as JSON and as HTML.
     """
     names = (CARD_FILE, CARD_PAGE)
     files = [] if directory is None else [path for name in names if (path := Path(directory) / name).is_file()]
     for logger in [loggers] if isinstance(loggers, Logger) else loggers:
         if files and isinstance(logger, WandbLogger):
-            artifact = wandb.Artifact(f"privacy-card-{logger.experiment.id}", type="privacy-card")
+            artifact = wandb_package().Artifact(f"privacy-card-{logger.experiment.id}", type="privacy-card")
             for path in files:
                 artifact.add_file(str(path))
             logger.experiment.log_artifact(artifact)
@@ -156,11 +186,16 @@ def log_summary(
     test_accuracy: float | None = None,
     seconds: float | None = None,
 ) -> None:
-    """Write the outcome of a job into the summary of its W&B run; other loggers have none.
+    """Write a job's outcome to the summary of the W&B runs among `loggers`.
 
-    `privacy` is the report of the privacy account, as `privacy/…`: it counts every step, while the rows that were
-    logged may end a few steps earlier. `accuracy_of/<mechanism>` is the test accuracy once more, so that a chart can
-    show one mechanism.
+    Args:
+        loggers: The loggers of a trainer; those of other kinds are skipped.
+        mechanism: Also logs the test accuracy as `accuracy_of/<mechanism>`, so that a chart can show one mechanism.
+        privacy: The report of the privacy account, logged as `privacy/…`. It counts every step, while logged rows may
+            end a few steps earlier.
+        test_accuracy: Logged as `test/accuracy`.
+        seconds: Logged as `performance/training_seconds`.
+
     """
     values: dict[str, Any] = {f"privacy/{name}": value for name, value in privacy.items() if value is not None}
     values["privacy/private"] = float(privacy["private"])  # a number, as in the rows
@@ -171,13 +206,24 @@ def log_summary(
     for logger in loggers:
         if isinstance(logger, WandbLogger):
             if isinstance(logger, EpochRows):
-                logger.send_rows()  # they would replace these values
+                logger.send_rows()  # sent later, they would replace these values
             logger.experiment.summary.update(values)
 
 
-def quiet_settings(*, silent: bool) -> wandb.Settings:
-    """Settings under which W&B gets what is logged and nothing else; `silent` also keeps it from printing."""
-    return wandb.Settings(
+def logged_in() -> bool:
+    """Whether wandb has an API key or an identity; never prompts.
+
+    Without one the network is not used. With one, wandb may ask its server for the user's name.
+    """
+    wandb = wandb_package()
+    if "prompt" in inspect.signature(wandb.login).parameters:
+        return bool(wandb.login(prompt=False, verify=False))
+    return bool(wandb.api.api_key)  # older versions, whose login always prompts
+
+
+def quiet_settings(*, silent: bool) -> Any:
+    """Settings under which W&B receives only what is logged; `silent` also keeps it from printing."""
+    return wandb_package().Settings(
         console="off",
         save_code=False,
         disable_code=True,
@@ -186,37 +232,28 @@ def quiet_settings(*, silent: bool) -> wandb.Settings:
         x_disable_stats=True,
         x_disable_meta=True,
         x_disable_machine_info=True,
-        x_save_requirements=False,  # the privacy card names the versions that matter
+        x_save_requirements=False,  # the privacy card lists the versions that matter
         host="",
         silent=silent,
     )
 
 
 def default_tags(mechanism: str | None, dataset: str | None, epsilon: float | None) -> list[str]:
-    """Mechanism, data set (from the name of its class: `DigitsDataModule` gives `digits`) and `epsilon=…`."""
+    """The mechanism, the dataset (`DigitsDataModule` becomes `digits`) and `epsilon=…`."""
     tags = [mechanism] if mechanism else []
     if dataset:
         last = dataset.rsplit(".", 1)[-1]
         tags.append((last.removesuffix("DataModule") or last).lower())
-    if epsilon is not None:
-        tags.append(f"epsilon={epsilon:g}")
-    return tags
+    return [*tags, f"epsilon={epsilon:g}"] if epsilon is not None else tags
 
 
-def job_name(directory: Path) -> str:
-    """The name in the job's own record, or that of its directory."""
-    record = RunRecord.read(directory)
-    return record.job if record is not None and record.job else directory.name
-
-
-def sweep_name(directory: Path) -> str | None:
-    """The name of the sweep that a job's directory is part of, if it is."""
-    record = SweepRecord.read(directory.parent)
-    return None if record is None else record.name
+def _recorded(path: Path, key: str) -> str | None:
+    """A name in the record of a job or sweep, if there is one."""
+    return read_json(path).get(key) or None if path.exists() else None
 
 
 def _kept_id(directory: Path) -> str:
-    """The id of the directory's run: drawn once, then always the same, also where the directory was moved to."""
+    """The id of the directory's run: drawn once and kept, even if the directory is moved."""
     path = directory / ID_FILE
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

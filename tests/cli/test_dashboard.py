@@ -7,7 +7,7 @@ import wandb
 from wandb_workspaces.workspaces import Workspace
 
 from lightning_gep.cli.dashboard import main
-from lightning_gep.loggers import wandb_login
+from lightning_gep.loggers import wandb as wandb_logger
 from tests.wandb_files import offline  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("offline")
@@ -47,7 +47,7 @@ class Account:
 
 @pytest.fixture
 def logged_in(monkeypatch):
-    monkeypatch.setattr(wandb_login, "logged_in", lambda: True)
+    monkeypatch.setattr(wandb_logger, "logged_in", lambda: True)
     monkeypatch.setattr(wandb, "Api", Account)
     return monkeypatch
 
@@ -74,7 +74,7 @@ def test_what_w_and_b_refuses_is_one_line(logged_in, capsys):
 
     logged_in.setattr(Workspace, "save", save)
     assert main([]) == 1
-    assert capsys.readouterr().err == "gep-dashboard: W&B did not take the dashboard: no such project\n"
+    assert capsys.readouterr().err == "gep-dashboard: W&B rejected the dashboard: no such project\n"
 
 
 def test_help_is_quick_and_names_the_options():
