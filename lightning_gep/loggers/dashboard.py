@@ -98,12 +98,8 @@ def definition(workspace: Workspace) -> dict[str, Any]:
 
 
 def _accuracy() -> list[Any]:
-    columns = {
-        "mechanism": MECHANISM,
-        "k": K,
-        "ε spent": SummaryMetric(EPSILON),
-        "test accuracy": SummaryMetric(ACCURACY),
-    }
+    epsilon, accuracy = SummaryMetric(EPSILON), SummaryMetric(ACCURACY)
+    columns: dict[str, Any] = {"mechanism": MECHANISM, "k": K, "ε spent": epsilon, "test accuracy": accuracy}
     return [
         _scatter("Test accuracy against ε", epsilon, ACCURACY),
         _scatter("Test accuracy against k", K, ACCURACY),
