@@ -18,7 +18,7 @@ from dp_accounting.rdp import RdpAccountant, compute_epsilon
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
 from lightning_gep.arguments import not_negative, one_of
-from lightning_gep.errors import ConfigurationError
+from lightning_gep.errors import ConfigurationError, missing_extra
 
 LARGEST_TIGHT_EPSILON = 50.0
 """Above it the grids of PLD and PRV grow without bound and ε protects nobody: RDP's bound is returned instead."""
@@ -155,7 +155,10 @@ class Prv:
         if bound > LARGEST_TIGHT_EPSILON or delta < self.SMALLEST_DELTA:
             return bound
         # Imported here because Opacus imports torch, which planning and calibration can do without.
-        from opacus.accountants import PRVAccountant
+        try:
+            from opacus.accountants import PRVAccountant
+        except ImportError:
+            raise missing_extra("prv", "accountant='prv'") from None
 
         accountant = PRVAccountant()
         accountant.history = [(event.noise_multiplier, event.sample_rate, count) for event, count in history]

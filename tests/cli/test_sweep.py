@@ -13,7 +13,7 @@ from lightning_gep.cli.sweep import RepeatAndSelectSweeper, best_by_validation, 
 from lightning_gep.cli.sweep_cards import write_sweep_cards
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy import ledger
-from lightning_gep.privacy.card.headline import headline
+from lightning_gep.privacy.card.sentences import headline
 from lightning_gep.reporting.records import RunRecord, SweepRecord, locked
 
 FIVE_STEPS = ("trainer.max_epochs=1", "privacy.accountant=rdp", "trainer.accelerator=cpu", "mechanism.k=20")

@@ -6,22 +6,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_gep.privacy.account import PrivacyAccount
-from lightning_gep.privacy.card import coverage
+from lightning_gep.privacy.card import sentences
 from lightning_gep.privacy.card.figures import epsilon_planned, epsilon_spent
 from lightning_gep.privacy.files import now
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import Part
-from lightning_gep.privacy.rounding import Figure, shown_delta, shown_epsilon
+from lightning_gep.privacy.rounding import Figure, figure
 from lightning_gep.privacy.selection import single_selection
 
 FORMAT = 1
 GRADIENT_STATISTICS = "… (statistics of gradients and clipping, where PrivacyMonitor logs them)"
-WENT_ON = " This run went on after that was counted."
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a card says of a fit and what does not change while it goes on."""
+    """What a card says about a fit that does not change while it runs."""
 
     mechanism: Mapping[str, Any]
     generator: str
@@ -31,7 +30,7 @@ class RunFacts:
     logged: tuple[str, ...] = ()
     log_nonprivate: bool = False
     left_before: tuple[str, ...] = ()
-    """What earlier fits of the run passed on without protection."""
+    """What earlier fits of the run published without protection."""
     not_private_before: tuple[str, ...] = ()
     """Why earlier fits of the run were not private."""
     selection_before: Mapping[str, Any] | None = None
@@ -40,7 +39,7 @@ class RunFacts:
 
     @property
     def left(self) -> list[str]:
-        """Names of all that was ever passed on without protection."""
+        """Names of everything that was ever published without protection."""
         now_left = (*self.logged, GRADIENT_STATISTICS) if self.log_nonprivate else ()
         return list(dict.fromkeys((*self.left_before, *now_left)))
 
@@ -52,7 +51,7 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
     figures = epsilon_spent(account, private=not not_private, ended=ended)
     spent = figures[plan.accountant]
     if spent == "inf" and not not_private:
-        not_private = [coverage.NO_BOUND]
+        not_private = [sentences.NO_BOUND]
     carried = 0 if account.ledger is None else account.ledger.content.carried
     return {
         "format": FORMAT,
@@ -61,19 +60,19 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
         "written": now().replace("+00:00", "Z"),
         "status": status,
         "guarantee": {
-            "statement": statement(spent, not_private, status, account),
-            "definition": coverage.DEFINITION,
+            "statement": sentences.statement(spent, plan.delta, not_private, None if ended else _progress(account)),
+            "definition": sentences.DEFINITION,
             "private": not not_private,
             "not_private_because": not_private,
-            "unit": coverage.UNIT,
-            "neighbouring_relation": coverage.NEIGHBOURING_RELATION,
-            "trust_model": coverage.TRUST_MODEL,
+            "unit": sentences.UNIT,
+            "neighbouring_relation": sentences.NEIGHBOURING_RELATION,
+            "trust_model": sentences.TRUST_MODEL,
             "delta": plan.delta,
             "accountant": plan.accountant,
             "target_epsilon": plan.target_epsilon,
             "epsilon_spent": figures,
             "epsilon_planned": epsilon_planned(account, figures),
-            "composition": coverage.COMPOSITION,
+            "composition": sentences.COMPOSITION,
         },
         "mechanism": dict(facts.mechanism),
         "sampling": {
@@ -89,8 +88,8 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
             "carried": carried,
         },
         "public_data": None if facts.public_data is None else dict(facts.public_data),
-        "released": coverage.released(uses_basis=facts.mechanism["k"] is not None, private=not not_private),
-        "not_covered": coverage.not_covered(
+        "released": sentences.released(uses_basis=facts.mechanism["k"] is not None, private=not not_private),
+        "not_covered": sentences.not_covered(
             logged=facts.logged,
             left=facts.left,
             log_nonprivate=facts.log_nonprivate,
@@ -103,50 +102,42 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
             "logged_by_training_step": list(facts.logged),
             "left_unprotected": facts.left,
         },
-        "utility": coverage.UTILITY,
+        "utility": sentences.UTILITY,
         "selection": _selection(spent, account.plan, facts.selection_before, ended=ended),
         "randomness": {
             "generator": facts.generator,
-            "secret": not {coverage.SEEDED, coverage.SEEDED_BEFORE} & {*not_private},
-            "explanation": coverage.randomness(facts.generator, facts.device),
+            "secret": not {sentences.SEEDED, sentences.SEEDED_BEFORE} & {*not_private},
+            "explanation": sentences.randomness(facts.generator, facts.device),
         },
         "software": {**facts.software, "device": facts.device, "processes": facts.processes},
     }
 
 
 def _selection(spent: Figure, plan: PrivacyPlan, before: Mapping[str, Any] | None, *, ended: bool) -> dict[str, Any]:
-    """The run on its own; or what a sweep counted before the run went on, which is then no longer complete."""
+    """The run alone; or what a sweep counted before the run continued, which is then no longer complete."""
     if before is None:
         return single_selection(spent, plan.delta, plan.accountant, complete=ended)
-    words = str(before["explanation"]).removesuffix(WENT_ON)
-    return {**before, "complete": False, "explanation": words + WENT_ON}
+    words = str(before["explanation"]).removesuffix(sentences.CONTINUED)
+    return {**before, "complete": False, "explanation": words + sentences.CONTINUED}
 
 
 def why_not_private(account: PrivacyAccount, facts: RunFacts) -> list[str]:
     """Every reason why the run is not private; none if it is."""
     reasons = []
     if account.noise_multiplier == 0:
-        reasons.append(coverage.NO_NOISE)
+        reasons.append(sentences.NO_NOISE)
     if any(math.isinf(part.clip) for part in account.plan.release.parts):
-        reasons.append(coverage.INFINITE_CLIP)
+        reasons.append(sentences.INFINITE_CLIP)
     if facts.generator == "seeded":
-        reasons.append(coverage.SEEDED)
-    elif not account.private or coverage.SEEDED in facts.not_private_before:
-        reasons.append(coverage.SEEDED_BEFORE)
-    return list(dict.fromkeys((*reasons, *(r for r in facts.not_private_before if r != coverage.SEEDED))))
+        reasons.append(sentences.SEEDED)
+    elif not account.private or sentences.SEEDED in facts.not_private_before:
+        reasons.append(sentences.SEEDED_BEFORE)
+    return list(dict.fromkeys((*reasons, *(r for r in facts.not_private_before if r != sentences.SEEDED))))
 
 
-def statement(spent: Figure, not_private: list[str], status: str, account: PrivacyAccount) -> str:
-    """The guarantee in one sentence."""
-    if not_private:
-        return f"Not private: {'; '.join(not_private)}."
-    figures = f"(ε = {shown_epsilon(spent)}, δ = {shown_delta(account.delta)})"
-    what = f"{figures}-differentially private for one training record, added or removed"
-    if status == "training":
-        planned = account.plan.planned_steps
-        so_far = f"{account.steps} of {planned} steps" if planned else f"{account.steps} steps"
-        return f"So far, after {so_far}, the weights are {what}."
-    return f"The weights, and everything computed from them, are {what}."
+def _progress(account: PrivacyAccount) -> str:
+    planned = account.plan.planned_steps
+    return f"{account.steps} of {planned} steps" if planned else f"{account.steps} steps"
 
 
 def release_section(plan: PrivacyPlan) -> dict[str, Any]:
@@ -154,7 +145,7 @@ def release_section(plan: PrivacyPlan) -> dict[str, Any]:
     release = plan.release
     names = {"embedding": release.embedding, "residual" if release.embedding else "gradient": release.residual}
     bounds = [f"the {name} by at most {part.clip:g}" for name, part in names.items() if part is not None]
-    together = "; with joint clipping both bounds are shared, not added up" if release.clipping == "joint" else ""
+    together = "; with joint clipping the two share one bound" if release.clipping == "joint" else ""
     return {
         "noise_multiplier": release.noise_multiplier,
         "clipping": release.clipping,
@@ -168,5 +159,4 @@ def release_section(plan: PrivacyPlan) -> dict[str, Any]:
 def _part(part: Part | None) -> dict[str, Any] | None:
     if part is None:
         return None
-    clip = "inf" if math.isinf(part.clip) else part.clip
-    return {"clip": clip, "sigma": part.sigma, "noise_std": part.noise_std}
+    return {"clip": figure(part.clip), "sigma": part.sigma, "noise_std": part.noise_std}

@@ -3,16 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_gep.privacy.card import coverage
+from lightning_gep.privacy.card import sentences
 from lightning_gep.privacy.files import now
-from lightning_gep.privacy.rounding import shown_delta, shown_epsilon
 
 Card = Mapping[str, Any]
-
-KEEP_TO_YOURSELF = (
-    "This card lists every run. The figure above holds only while nothing of the other runs leaves, not even their "
-    "number: give away the selected run and its own card, never this one."
-)
 
 
 def sweep_card(
@@ -29,30 +23,22 @@ def sweep_card(
         "written": now().replace("+00:00", "Z"),
         "status": "finished" if selection["complete"] else "training",
         "guarantee": {
-            "statement": _statement(figure, delta, private, repeated),
-            "definition": coverage.DEFINITION,
+            "statement": sentences.sweep_statement(figure, delta, private=private, repeated=repeated),
+            "definition": sentences.DEFINITION,
             "private": private,
-            "unit": coverage.UNIT,
-            "neighbouring_relation": coverage.NEIGHBOURING_RELATION,
-            "trust_model": coverage.TRUST_MODEL,
+            "unit": sentences.UNIT,
+            "neighbouring_relation": sentences.NEIGHBOURING_RELATION,
+            "trust_model": sentences.TRUST_MODEL,
             "delta": delta,
             "accountant": selection["accountant"],
             "epsilon_spent": {selection["accountant"]: figure},
         },
         "runs": [_run(job, card) for job, card in cards.items()],
         "selection": dict(selection),
-        "share": KEEP_TO_YOURSELF if repeated else None,
+        "share": sentences.KEEP_TO_YOURSELF if repeated else None,
         "not_covered": list(dict.fromkeys(line for card in cards.values() for line in card["not_covered"])),
         "software": dict(software),
     }
-
-
-def _statement(figure: Any, delta: float, private: bool, repeated: bool) -> str:
-    if not private:
-        return "Not private: at least one of the runs is not."
-    what = f"(ε = {shown_epsilon(figure)}, δ = {shown_delta(delta)})-differentially private for one training record"
-    whose = "The run picked from this sweep, and nothing else of it, is" if repeated else "All runs together are"
-    return f"{whose} {what}, added or removed."
 
 
 def _run(job: str, card: Card) -> dict[str, Any]:

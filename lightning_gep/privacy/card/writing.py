@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.card.headline import headline
-from lightning_gep.privacy.card.page import run_page, sweep_page
+from lightning_gep.privacy.card.page import card_page
+from lightning_gep.privacy.card.sentences import headline
 from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.card.sweep import sweep_card
 from lightning_gep.privacy.files import CARD_FILE, CARD_PAGE, read_json, write_json, write_text
@@ -28,7 +28,7 @@ def read_card_of(run_id: str, directory: Path) -> dict[str, Any] | None:
 def write_card(directory: Path, card: Card) -> None:
     """Replace the run's card, JSON and page. A card of another run in the same place is kept under its run's name."""
     _keep_other_runs_card(directory, card)
-    _write(directory, card, run_page(card))
+    _write(directory, card)
     kept = directory / _kept_name(CARD_FILE, str(card["run_id"]))
     if (old := _read(kept)) is not None and old.get("run_id") == card["run_id"]:
         # It was put aside when another run began here; what it says is older than the card just written.
@@ -43,19 +43,17 @@ def update_selection(directory: Path, selection: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             f"There is no privacy card in the directory {directory.name!r}. Give the one with the run's checkpoints."
         )
-    changed = {**card, "selection": dict(selection)}
-    _write(directory, changed, run_page(changed))
+    _write(directory, {**card, "selection": dict(selection)})
 
 
 def write_sweep_card(directory: Path, cards: Mapping[str, Card], selection: Mapping[str, Any]) -> dict[str, Any]:
     """Write the card of a whole sweep, from the cards of its runs by the names of their jobs; returns it."""
-    card = sweep_card(directory.name, cards, selection, software())
-    return _write(directory, card, sweep_page(card))
+    return _write(directory, sweep_card(directory.name, cards, selection, software()))
 
 
-def _write(directory: Path, card: Card, page: str) -> dict[str, Any]:
+def _write(directory: Path, card: Card) -> dict[str, Any]:
     # The page first: a reader of the JSON then finds a page that is at least as new.
-    write_text(directory / CARD_PAGE, page)
+    write_text(directory / CARD_PAGE, card_page(card))
     written = {**card, "headline": headline(card)}
     write_json(directory / CARD_FILE, written)
     return written

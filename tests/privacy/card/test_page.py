@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from lightning_gep.privacy.card.html import Markup, bullets, element, table, topics
-from lightning_gep.privacy.card.page import run_page, sweep_page
+from lightning_gep.privacy.card import card_css, card_html
+from lightning_gep.privacy.card.page import card_page
 from lightning_gep.privacy.card.sweep import sweep_card
 from lightning_gep.privacy.rounding import shown_epsilon
 from tests.cards import MECHANISM, PUBLIC, SOFTWARE, a_card, selection_of
@@ -43,15 +43,15 @@ class Strict(HTMLParser):
 
 def sweep():
     cards = {f"{EVIL}": a_card(), "seed=1": a_card("b" * 32)}
-    return sweep_page(sweep_card(EVIL, cards, selection_of(*cards.values()), SOFTWARE))
+    return card_page(sweep_card(EVIL, cards, selection_of(*cards.values()), SOFTWARE))
 
 
 PAGES = {
-    "finished": lambda: run_page(a_card()),
-    "training": lambda: run_page(a_card(status="training", steps=0)),
-    "stopped": lambda: run_page(a_card(status="stopped", steps=7)),
-    "not private": lambda: run_page(a_card(generator="seeded")),
-    "no public data": lambda: run_page(a_card(public_data=None, mechanism={**MECHANISM, "k": None, "split": None})),
+    "finished": lambda: card_page(a_card()),
+    "training": lambda: card_page(a_card(status="training", steps=0)),
+    "stopped": lambda: card_page(a_card(status="stopped", steps=7)),
+    "not private": lambda: card_page(a_card(generator="seeded")),
+    "no public data": lambda: card_page(a_card(public_data=None, mechanism={**MECHANISM, "k": None, "split": None})),
     "sweep": sweep,
 }
 
@@ -71,13 +71,13 @@ def test_a_page_is_well_formed_and_needs_nothing_else(name):
 def test_the_title_is_the_guarantee_rounded_up():
     card = a_card()
     spent = card["guarantee"]["epsilon_spent"]["rdp"]
-    title = re.search("<h1>(.*?)</h1>", run_page(card)).group(1)
+    title = re.search("<h1>(.*?)</h1>", card_page(card)).group(1)
     assert title == f"(ε = {shown_epsilon(spent)}, δ = 0.0001)-differentially private for one training record"
     assert float(title.split()[2].strip(",")) >= spent
 
 
 def test_every_section_has_its_question():
-    page = run_page(a_card())
+    page = card_page(a_card())
     assert page.count("<section") == page.count('class="question"') == page.count("<h2>") == 10
 
 
@@ -86,11 +86,11 @@ def test_every_section_has_its_question():
     [("training", "So far, after 60 of 100 steps"), ("stopped", "stopped early"), ("finished", "Training finished")],
 )
 def test_the_state_of_the_run_is_said(status, words):
-    assert words in Strict(run_page(a_card(status=status, steps=60))).text
+    assert words in Strict(card_page(a_card(status=status, steps=60))).text
 
 
 def test_a_large_epsilon_shows_the_factor_it_stands_for():
-    text = Strict(run_page(a_card(sigma=0.8))).text
+    text = Strict(card_page(a_card(sigma=0.8))).text
     spent = a_card(sigma=0.8)["guarantee"]["epsilon_spent"]["rdp"]
     assert f"at most e^ε = {shown_epsilon(2.718281828459045**spent)} times as likely" in text
 
@@ -103,21 +103,37 @@ def test_all_text_is_escaped():
         "log_nonprivate": True,
         "software": {**SOFTWARE, "torch": EVIL, "git_revision": EVIL, "platform": EVIL},
     }
-    for page in (run_page(a_card(**facts)), sweep()):
+    for page in (card_page(a_card(**facts)), sweep()):
         parsed = Strict(page)
         assert "script" not in parsed.tags
         assert "<script" not in page
         assert "alert(" in parsed.text
 
 
-def test_pieces():
-    assert element("p", "a<b", Markup("<i>c</i>"), css='x"y') == '<p class="x&quot;y">a&lt;b<i>c</i></p>'
-    assert topics(["Topic: a: b", "none"]) == "<ul><li><b>Topic:</b> a: b</li><li>none</li></ul>"
-    assert bullets(["Topic: <"]) == "<ul><li>Topic: &lt;</li></ul>"
-    assert "<td>&lt;</td>" in table(["a"], [["<"]])
+def test_topics_are_set_off():
+    page = card_page({**a_card(), "released": ["Topic: a: b", "none <"]})
+    assert "<li><b>Topic:</b> a: b</li>" in page
+    assert "<li>none &lt;</li>" in page
+
+
+def test_the_page_embeds_the_card_that_reports_embed():
+    card = a_card()
+    body, page = card_html(card), card_page(card)
+    assert str(body) in page
+    assert body.startswith('<article class="privacy-card">')
+    assert "<style" not in body
+    assert card_css() in page
+
+
+def test_a_card_that_lacks_fields_is_shown_all_the_same():
+    card = a_card()
+    for section in ("logs", "utility", "run_id", "public_data", "randomness"):
+        del card[section]
+    card["mechanism"] = {"name": "gp", "noise_multiplier": 1.0, "k": None}
+    assert "Not covered" in card_html(card)
 
 
 def test_what_left_without_protection_is_said_at_the_top():
-    page = run_page(a_card(log_nonprivate=True))
+    page = card_page(a_card(log_nonprivate=True))
     assert page.index("left without protection") < page.index("<h2>")
-    assert "left without protection" not in run_page(a_card())
+    assert "left without protection" not in card_page(a_card())

@@ -9,8 +9,8 @@ import pytest
 import lightning_gep.privacy.card
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.card import read_card, update_selection, write_sweep_card
-from lightning_gep.privacy.card.content import WENT_ON, RunFacts
-from lightning_gep.privacy.card.headline import headline
+from lightning_gep.privacy.card.content import RunFacts
+from lightning_gep.privacy.card.sentences import CONTINUED, headline
 from lightning_gep.privacy.card.writing import read_card_of, write_card
 from lightning_gep.privacy.rounding import shown_epsilon
 from lightning_gep.strategy.run_card import RunCard, card_directory
@@ -119,7 +119,7 @@ def test_a_run_that_goes_on_keeps_what_a_sweep_counted_and_marks_it(tmp_path):
         card.start()
         card.end()
         found = read_card(tmp_path)["selection"]
-        assert found == selection | {"complete": False, "explanation": selection["explanation"] + WENT_ON}
+        assert found == selection | {"complete": False, "explanation": selection["explanation"] + CONTINUED}
 
 
 def test_a_card_that_never_started_is_never_written(tmp_path):
