@@ -1,4 +1,8 @@
-"""Batches of any structure: how many records they hold, and the same structure with some of the records."""
+"""Batches of any structure: how many records they hold, and the same structure with some of the records.
+
+Own recursion rather than a library's: records are leaves only where every part agrees about their number, a list of
+plain values is a leaf too, and an object of unknown type has to be refused instead of being passed on.
+"""
 
 import copy
 import dataclasses
@@ -25,18 +29,23 @@ def batch_size(batch: Any) -> int:
     A batch is a tensor or array with a leading batch dimension, a list or tuple with one plain value (string, number,
     None) per record, or a dict, list, tuple, named tuple or dataclass of batches of the same size. Tensors without
     dimensions and single plain values belong to all records and do not count.
+
+    Raises:
+        ConfigurationError: If the parts of the batch disagree, or none of them tells.
+
     """
     sizes: dict[str, int] = {}
     _map(batch, "batch", lambda leaf, path: sizes.setdefault(path, len(leaf)))
     if not sizes:
-        raise ConfigurationError(f"The number of records in a batch of type {_kind(batch)} cannot be told. {FIX}")
-    if len(set(sizes.values())) > 1:
-        first, other = _two_that_differ(sizes)
+        raise ConfigurationError(f"A batch of type {type(batch).__name__} does not tell how many records it has. {FIX}")
+    first = next(iter(sizes))
+    other = next((path for path, size in sizes.items() if size != sizes[first]), None)
+    if other is not None:
         raise ConfigurationError(
             f"The number of records in a batch is not clear: {first} has {sizes[first]}, {other} has {sizes[other]}. "
             + FIX
         )
-    return next(iter(sizes.values()))
+    return sizes[first]
 
 
 def take(batch: Any, which: Which) -> Any:
@@ -49,7 +58,7 @@ def take(batch: Any, which: Which) -> Any:
 
 
 def microbatches(batch: Any, size: int) -> Iterator[Any]:
-    """The batch in consecutive pieces of at most `size` records; none for an empty batch."""
+    """The batch in consecutive microbatches of at most `size` records; none for an empty batch."""
     for start in range(0, batch_size(batch), size):
         yield take(batch, slice(start, start + size))
 
@@ -64,7 +73,7 @@ def record_leaves(batch: Any) -> list[Any]:
 def constants(batch: Any) -> list[Any]:
     """Everything in the batch that belongs to all of its records: tensors without dimensions and single values."""
     found: list[Any] = []
-    _map(batch, "batch", lambda leaf, _: leaf, found.append)
+    _map(batch, "batch", lambda leaf, _: leaf, see=found.append)
     return found
 
 
@@ -87,51 +96,6 @@ def replace_values(record: Any, values: Sequence[Any]) -> Any:
     return _map(record, "record", lambda _, __: next(replacements), is_leaf=_is_value)
 
 
-def _map(
-    node: Any,
-    path: str,
-    function: Callable[[Any, str], Any],
-    see: Callable[[Any], None] = lambda constant: None,
-    is_leaf: Callable[[Any], bool] | None = None,
-) -> Any:
-    """The structure with `function(leaf, path)` in the place of every leaf.
-
-    That is what has one entry per record, unless `is_leaf` tells otherwise. `see` is shown the others.
-    """
-    if (is_leaf or _holds_records)(node):
-        return function(node, path)
-    if isinstance(node, Constant | Tensor | np.ndarray | np.generic):
-        see(node)
-        return node
-    if isinstance(node, Mapping):
-        return _map_items(node, path, function, see, is_leaf)
-    if isinstance(node, list | tuple) and not isinstance(node, PackedSequence):
-        items = [_map(item, f"{path}[{i}]", function, see, is_leaf) for i, item in enumerate(node)]
-        return type(node)(*items) if hasattr(node, "_fields") else type(node)(items)
-    if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        names = [field.name for field in dataclasses.fields(node)]
-        changes = {name: _map(getattr(node, name), f"{path}.{name}", function, see, is_leaf) for name in names}
-        return dataclasses.replace(node, **changes)
-    hint = "Pack sequences inside training_step. " if isinstance(node, PackedSequence) else ""
-    raise ConfigurationError(f"{path} is a {_kind(node)}, whose records cannot be told apart. {hint}{FIX}")
-
-
-def _map_items(
-    node: Mapping[Any, Any],
-    path: str,
-    function: Callable[[Any, str], Any],
-    see: Callable[[Any], None],
-    is_leaf: Callable[[Any], bool] | None,
-) -> Mapping[Any, Any]:
-    items = {key: _map(value, f"{path}[{key!r}]", function, see, is_leaf) for key, value in node.items()}
-    if not isinstance(node, MutableMapping):
-        return items
-    # A copy keeps what the type holds beside its items, such as the factory of a defaultdict.
-    result = copy.copy(node)
-    result.update(items)
-    return result
-
-
 def _holds_records(node: Any) -> bool:
     if isinstance(node, Tensor | np.ndarray):
         return node.ndim > 0
@@ -149,21 +113,46 @@ def _is_value(node: Any) -> bool:
     return not (isinstance(node, Mapping | tuple) or dataclasses.is_dataclass(node))
 
 
+def _map(
+    node: Any,
+    path: str,
+    function: Callable[[Any, str], Any],
+    *,
+    see: Callable[[Any], None] = lambda constant: None,
+    is_leaf: Callable[[Any], bool] = _holds_records,
+) -> Any:
+    """The structure with `function(leaf, path)` in place of every leaf; `see` is shown what belongs to all records."""
+    if is_leaf(node):
+        return function(node, path)
+    if isinstance(node, Constant | Tensor | np.ndarray | np.generic):
+        see(node)
+        return node
+
+    def inner(item: Any, where: str) -> Any:
+        return _map(item, path + where, function, see=see, is_leaf=is_leaf)
+
+    if isinstance(node, Mapping):
+        items = {key: inner(value, f"[{key!r}]") for key, value in node.items()}
+        if not isinstance(node, MutableMapping):
+            return items
+        # A copy keeps what the type holds beside its items, such as the factory of a defaultdict.
+        result = copy.copy(node)
+        result.update(items)
+        return result
+    if isinstance(node, list | tuple) and not isinstance(node, PackedSequence):
+        parts = [inner(item, f"[{i}]") for i, item in enumerate(node)]
+        return type(node)(*parts) if hasattr(node, "_fields") else type(node)(parts)
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        names = [field.name for field in dataclasses.fields(node)]
+        return dataclasses.replace(node, **{name: inner(getattr(node, name), f".{name}") for name in names})
+    hint = "Pack sequences inside training_step. " if isinstance(node, PackedSequence) else ""
+    raise ConfigurationError(f"{path} is a {type(node).__name__}, whose records cannot be told apart. {hint}{FIX}")
+
+
 def _take(leaf: Any, which: Which) -> Any:
     if isinstance(which, slice):
         return leaf[which]
     positions = list(which)
     if isinstance(leaf, Tensor):
         return leaf[torch.tensor(positions, dtype=torch.long, device=leaf.device)]
-    if isinstance(leaf, np.ndarray):
-        return leaf[positions]
-    return type(leaf)(leaf[position] for position in positions)
-
-
-def _two_that_differ(sizes: Mapping[str, int]) -> tuple[str, str]:
-    first = next(iter(sizes))
-    return first, next(path for path, size in sizes.items() if size != sizes[first])
-
-
-def _kind(value: Any) -> str:
-    return type(value).__name__
+    return leaf[positions] if isinstance(leaf, np.ndarray) else type(leaf)(leaf[position] for position in positions)

@@ -36,14 +36,13 @@ def shorter_records(record: Any) -> Iterator[Any]:
 
 
 def _each(record: Any, others: Callable[[Any], Sequence[Any]]) -> Iterator[Any]:
-    """The record with each of its values in turn replaced by each of its `others`."""
     values = values_of(record)
     for i, value in enumerate(values):
         yield from (replace_values(record, [*values[:i], other, *values[i + 1 :]]) for other in others(value))
 
 
 def _cut(value: Any) -> list[Any]:
-    """The first half of what has a length; of what has several, along the first and the last dimension."""
+    """The first half of a sequence; of an array with several dimensions, along the first and along the last."""
     if isinstance(value, str | bytes | list | tuple):
         return [value[: len(value) // 2]]
     if not isinstance(value, Tensor | np.ndarray) or value.ndim == 0:
@@ -63,19 +62,15 @@ def _extremes_of(value: Any) -> Sequence[Any]:
 
 
 def _with_row(leaf: Any, row: int, value: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        changed = leaf.clone()
-        changed[row] = _filled(leaf[row], value)
-        return changed
-    if isinstance(leaf, np.ndarray):
-        array = leaf.copy()
-        array[row] = _filled(np.asarray(leaf[row]), value)
-        return array
-    return type(leaf)([*leaf[:row], value, *leaf[row + 1 :]])
+    if not isinstance(leaf, Tensor | np.ndarray):
+        return type(leaf)([*leaf[:row], value, *leaf[row + 1 :]])
+    changed = leaf.clone() if isinstance(leaf, Tensor) else leaf.copy()
+    changed[row] = _filled(leaf[row] if isinstance(leaf, Tensor) else np.asarray(leaf[row]), value)
+    return changed
 
 
 def _filled(value: Any, extreme: Any) -> Any:
-    """The extreme value in the place of this one: as many times, and of its type, in which it may overflow."""
+    """The extreme value in the shape and type of this one, in which it may overflow."""
     if isinstance(value, Tensor):
         return torch.tensor(extreme).to(value).expand_as(value).clone()
     if isinstance(value, np.ndarray):

@@ -1,8 +1,17 @@
-"""Per-sample gradients by Opacus' hooks: one ordinary forward and backward pass, with layers watched on the way."""
+"""Per-sample gradients by Opacus' hooks: one ordinary forward and backward pass, with layers watched on the way.
+
+Only on request (`gradients="hooks"`, the `[hooks]` extra). The loss sees a whole chunk at once, so records can meet in
+it. Three things are checked, on public records before training and once per epoch: the gradients are those of the loop,
+replacing a record changes no other's, and random numbers are drawn for each record. A training step that mixes records
+only for values that no public record has is not found.
+
+Torch has no public way to see what is drawn: `DrawSizes` is a `TorchDispatchMode`, from a module with an underscore in
+its name. Without it this file cannot be imported, and hooks are refused.
+"""
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,37 +19,41 @@ import torch
 from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_gep.gradients.host_states import HostStates
-from lightning_gep.gradients.interface import Backend, GradientError, SharedDrawError, scalar
-from lightning_gep.gradients.plain import gradients_or_none
-from lightning_gep.gradients.randomness import DrawSizes
+from lightning_gep.gradients.batches import batch_size, take
+from lightning_gep.gradients.comparison import close, disagreement
+from lightning_gep.gradients.interface import Backend, GradientError, scalar
+from lightning_gep.gradients.isolation import SEED, Probe
+from lightning_gep.gradients.loop import gradients_or_none
+from lightning_gep.gradients.randomness import HostStates, held_generators, seed_everywhere
+from lightning_gep.gradients.state import in_mode, untouched
 
-ON_PARAMETERS = ("grad_sample", "_forward_counter", "_current_grad_sample")
-ON_LAYERS = ("activations", "max_batch_len", "ft_compute_sample_grad", "_is_full_backward_hook")
-HANDLES = "autograd_grad_sample_hooks"
-MISSING = object()
 MEANS_OVER_TARGETS = (nn.functional.cross_entropy, nn.functional.nll_loss)
 IGNORED = -100
-"""Of a target that these ignore, if nothing else is said."""
+"""The target that these ignore by default."""
+SEEDS = range(8)
+"""For a mixing that depends on random numbers."""
+SHARES = "would share random numbers among records, as training_step draws some for a batch as a whole"
+MIXES = "would mix records: replacing one changes the gradients of others"
 
 
 class HookedGradients(Backend):
-    """The loss is called once on the whole batch, so metrics, `.item()` and strings work as in ordinary training.
+    """The loss is called once on the whole chunk, so metrics, `.item()` and strings work as in ordinary training.
 
-    Only what passes through layers is seen: a term of the loss outside them is dropped without a word, which is why
-    this backend must not be used on a module it was not checked on. A parameter that the loss depends on but no layer
+    Only what passes through layers is seen: a term of the loss outside them is dropped without an error, so do not use
+    this backend on a module it was not checked on (`fault_of_hooks`). A parameter that the loss depends on but no layer
     accounts for raises GradientError. So does a random number that is drawn for several records at once.
     """
 
     name = "hooks"
 
-    def piece(self, batch: Any, size: int, begin_with: HostStates | None, out: Tensor | None = None) -> Tensor:
+    def chunk(self, batch: Any, size: int, begin_with: HostStates | None, out: Tensor | None = None) -> Tensor:
         """Whether numbers from Python and NumPy are drawn for each record cannot be seen, so there must be none."""
         before = None if begin_with is None else begin_with.now()
         rows = self.rows(batch, size, out)
         if before is not None and before.differ():
-            raise SharedDrawError("training_step draws random numbers from Python or NumPy")
+            raise GradientError(f"hooks {SHARES} (from Python or NumPy). Use gradients='auto'.")
         return rows
 
     def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
@@ -49,17 +62,93 @@ class HookedGradients(Backend):
         with _hooked(self.module), torch.enable_grad():
             with _NoIgnoredTargets(), DrawSizes() as draws:
                 loss = scalar(self.loss_function(batch))
-            if not draws.for_each_of(size):
-                raise SharedDrawError("training_step draws random numbers for a batch instead of each of its records")
+            if any(drawn % size for drawn in draws.sizes):
+                raise GradientError(f"hooks {SHARES}. Use gradients='auto'.")
             plain = gradients_or_none(loss, parameters)
             rows = {name: _rows_of(name, p, plain[name], size) for name, p in parameters.items()}
         return self.groups.flatten(rows, out)
 
 
-class _NoIgnoredTargets(TorchFunctionMode):
-    """Raises GradientError where a loss takes the mean over less than all records: hooks take it for the mean of all.
+def fault_of_hooks(probe: Probe) -> str | None:
+    """What is wrong with hooks on this module, in words that follow their name; None if nothing was found.
 
-    One target more that is ignored would make the gradients of all other records longer.
+    A random loss draws other numbers in a batch than alone. So rows are compared with the loop's in evaluation mode,
+    and their mean with the ordinary gradient in training mode, where a term could be dropped that exists only there.
+    """
+    fault = fault_in_isolation(probe)
+    if fault is not None:
+        return fault
+    with in_mode(probe.module, training=False):
+        if probe.is_random():
+            return "cannot be checked, since the loss is random in evaluation mode, too"
+        fault = disagreement(_rows(probe, probe.records), probe.rows(), probe.groups, probe.tolerance)
+    mean = _rows(probe, probe.records).mean(dim=0)
+    if fault is None and not close(mean, probe.gradient(probe.records), probe.tolerance):
+        return "gave gradients that differ from ordinary ones in training mode"
+    return fault
+
+
+def fault_in_isolation(probe: Probe) -> str | None:
+    """The part of `fault_of_hooks` that is about records meeting each other."""
+    n = batch_size(probe.records)
+    whole, less = (_draws_for_a_record(probe, take(probe.records, slice(0, size)), size) for size in (n, n - 1))
+    if whole is None or whole != less:
+        return SHARES
+    for seed in SEEDS:
+        place = seed % n
+        others = [i for i in range(n) if i != place]
+        replaced = [(place + 1) % n if i == place else i for i in range(n)]
+        before, after = (_rows(probe, batch, seed)[others] for batch in (probe.records, take(probe.records, replaced)))
+        if disagreement(after, before, probe.groups, probe.tolerance):
+            return MIXES
+    return None
+
+
+def _rows(probe: Probe, batch: Any, seed: int = SEED) -> Tensor:
+    with untouched(probe.module):
+        return HookedGradients(probe.module, probe.loss(seed), probe.groups)(batch)
+
+
+def _draws_for_a_record(probe: Probe, batch: Any, size: int) -> list[float] | None:
+    """How many numbers torch draws per record, draw by draw; None if there are draws that torch does not show."""
+    held = held_generators(probe.module)
+    with untouched(probe.module):
+        seed_everywhere(SEED, held)
+        before = HostStates(held)
+        with DrawSizes() as draws:
+            probe.user_loss(batch)
+        return None if before.differ() or draws.unseen else [drawn / size for drawn in draws.sizes]
+
+
+class DrawSizes(TorchDispatchMode):
+    """Inside, notes how many random numbers torch draws at a time, by whatever name and from whatever generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+        self.unseen = False
+        """Whether torch's own generator has moved although nothing was noted: a library's operator may draw within."""
+
+    def __enter__(self) -> "DrawSizes":
+        self._before = torch.get_rng_state()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.unseen = not self.sizes and not torch.equal(self._before, torch.get_rng_state())
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operator(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded in operator.tags:
+            self.sizes.append((result[0] if isinstance(result, tuple) else result).numel())
+        return result
+
+
+class _NoIgnoredTargets(TorchFunctionMode):
+    """Raises GradientError where a loss takes the mean over fewer than all records: hooks take it for the mean of all.
+
+    One more ignored target would make the gradients of all other records longer.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -71,7 +160,7 @@ class _NoIgnoredTargets(TorchFunctionMode):
             if is_mean and not target.is_floating_point() and bool((target == ignored).any()):
                 raise GradientError(
                     f"{function.__name__} ignores some targets (ignore_index={ignored}) and takes the mean over the "
-                    "others, so a record would change the gradients of all. Use gradients='loop', or remove the "
+                    "others, so a record would change the gradients of all. Use gradients='auto', or remove the "
                     "records without a target from the training data"
                 )
         return function(*args, **kwargs)
@@ -96,7 +185,8 @@ class _LayerHooks(GradSampleModule):  # type: ignore[misc]
         # recompute it; such a module's own parameters are left out, and `_rows_of` reports them if they are used.
         for layer in module.modules():
             own = any(p.requires_grad for p in layer.parameters(recurse=False))
-            if own and (type(layer) in self.GRAD_SAMPLERS or _is_simple(layer)):
+            simple = not list(layer.children()) and not isinstance(layer, nn.RNNBase)
+            if own and (type(layer) in self.GRAD_SAMPLERS or simple):
                 yield layer
 
     def capture_activations_hook(self, module: nn.Module, forward_input: list[Tensor], output: Tensor) -> None:
@@ -106,54 +196,14 @@ class _LayerHooks(GradSampleModule):  # type: ignore[misc]
         module.training = training
 
 
-def _is_simple(layer: nn.Module) -> bool:
-    """Whether a layer that Opacus has no formula for can be recomputed by it from its input alone."""
-    return not list(layer.children()) and not isinstance(layer, nn.RNNBase)
-
-
 @contextmanager
 def _hooked(module: nn.Module) -> Iterator[None]:
-    """Hooks on the module's layers, taken off again with all that they left behind."""
-    with _attributes_kept(module), _out_of_place(module), warnings.catch_warnings():
+    """Hooks on the module's layers. They and all that they leave behind are gone on leaving, also after a failure."""
+    with untouched(module, but_buffers=True), warnings.catch_warnings():
         # True of every first layer, since data needs no gradient, and harmless: parameters are what is asked for.
         warnings.filterwarnings("ignore", message="Full backward hook is firing when gradients are computed")
-        try:
-            _LayerHooks(module, batch_first=True, loss_reduction="mean", strict=False)
-            yield
-        finally:
-            # Not Opacus' remove_hooks: there is nothing to call it on when adding them failed half way.
-            for handle in vars(module).pop(HANDLES, []):
-                handle.remove()
-
-
-@contextmanager
-def _attributes_kept(module: nn.Module) -> Iterator[None]:
-    """Attributes that Opacus sets on parameters and layers, also after a failure, are put back as they were."""
-    owners = [(p, ON_PARAMETERS) for p in module.parameters()] + [(layer, ON_LAYERS) for layer in module.modules()]
-    found = [(owner, {name: vars(owner).get(name, MISSING) for name in names}) for owner, names in owners]
-    try:
+        for layer in module.modules():
+            if getattr(layer, "inplace", False) is True:  # hooks look at the outputs; the values are equal
+                vars(layer)["inplace"] = False
+        _LayerHooks(module, batch_first=True, loss_reduction="mean", strict=False)
         yield
-    finally:
-        for owner, values in found:
-            _put_back(owner, values)
-
-
-def _put_back(owner: Any, values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        if value is not MISSING:
-            vars(owner)[name] = value
-        else:
-            vars(owner).pop(name, None)
-
-
-@contextmanager
-def _out_of_place(module: nn.Module) -> Iterator[None]:
-    """Layers that work in place (activations, dropout) do not while hooks look at the outputs; the values are equal."""
-    layers: list[Any] = [layer for layer in module.modules() if getattr(layer, "inplace", False) is True]
-    for layer in layers:
-        layer.inplace = False
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.inplace = True

@@ -1,13 +1,14 @@
-"""Per-sample gradients, one record at a time: slow, and right for whatever autograd can differentiate."""
+"""Per-sample gradients, one record at a time: slow, and correct for whatever autograd can differentiate."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.gradients.batches import take
-from lightning_gep.gradients.interface import Backend
-from lightning_gep.gradients.plain import plain_gradient
+from lightning_gep.gradients.interface import Backend, LossFunction, scalar
 
 
 class LoopGradients(Backend):
@@ -22,3 +23,28 @@ class LoopGradients(Backend):
         records = (take(batch, slice(i, i + 1)) for i in range(size))
         rows = [plain_gradient(self.loss_function, parameters, self.groups, record) for record in records]
         return torch.stack(rows, out=out)
+
+
+def plain_gradient(
+    loss_function: LossFunction, parameters: Mapping[str, nn.Parameter], groups: ParameterGroups, batch: Any
+) -> Tensor:
+    """The gradient (p) of the loss on the whole batch, without touching `.grad`; zero for unused parameters."""
+    with torch.enable_grad():
+        loss = scalar(loss_function(batch))
+    return groups.flatten(with_zeros(gradients_or_none(loss, parameters), parameters))
+
+
+def gradients_or_none(loss: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | None]:
+    """The gradient of each parameter; None where the loss does not depend on it."""
+    if not loss.requires_grad:
+        return dict.fromkeys(parameters)
+    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    return dict(zip(parameters, gradients, strict=True))
+
+
+def with_zeros(gradients: Mapping[str, Tensor | None], parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """The gradients with zeros in place of None."""
+    return {
+        name: torch.zeros_like(parameters[name]) if gradient is None else gradient.detach()
+        for name, gradient in gradients.items()
+    }

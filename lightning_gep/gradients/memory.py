@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.interface import LossFunction
 
 ENOUGH_FOR_ROWS, ENOUGH_FOR_ACTIVATIONS = 10**8, 3 * 10**8
-"""Bytes that a CPU profits from: larger pieces leave its caches and are not faster."""
+"""Bytes that a CPU profits from: larger chunks leave its caches and are not faster."""
 SHARE = 8
 """At most one part in so many of the free memory is taken for rows, and as much for activations."""
 MOST_RECORDS, RECORDS_TRIED = 512, 8
@@ -21,34 +21,35 @@ WORKING_SPACE = 3
 
 def microbatch_for(num_parameters: int, device: torch.device) -> int:
     """Records whose gradients are held at a time."""
-    return _fitting(_row_bytes(num_parameters), _budget(device, ENOUGH_FOR_ROWS))
+    return _fitting(torch.float32.itemsize * num_parameters, _budget(device, ENOUGH_FOR_ROWS))
 
 
-def records_at_once(loss_function: LossFunction, public_batch: Any, num_parameters: int, device: torch.device) -> int:
-    """Records that are differentiated together: the loss is called on public ones to see what it keeps of each."""
+def largest_chunk(module: nn.Module, loss_function: LossFunction, public_batch: Any, num_parameters: int) -> int:
+    """Records that can be differentiated together: the loss is called on public ones to see what it keeps of each."""
     some = take(public_batch, slice(0, RECORDS_TRIED))
-    kept = kept_for_backward(loss_function, some) / batch_size(some)
-    return _fitting(WORKING_SPACE * kept + _row_bytes(num_parameters), _budget(device, ENOUGH_FOR_ACTIVATIONS))
+    each = kept_for_backward(module, loss_function, some) / batch_size(some)
+    device = next(module.parameters()).device
+    row = torch.float32.itemsize * num_parameters
+    return _fitting(WORKING_SPACE * each + row, _budget(device, ENOUGH_FOR_ACTIVATIONS))
 
 
-def kept_for_backward(loss_function: LossFunction, batch: Any) -> int:
-    """Bytes that autograd keeps between the forward and the backward pass of the loss, parameters apart."""
+def kept_for_backward(module: nn.Module, loss_function: LossFunction, batch: Any) -> int:
+    """Bytes that autograd keeps between the forward and the backward pass of the loss, parameters not counted."""
+    parameters = {p.untyped_storage().data_ptr() for p in module.parameters()}
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        whole = tensor if tensor._base is None else tensor._base
-        if not whole.is_leaf or not whole.requires_grad:
-            storage = tensor.untyped_storage()
-            kept[storage.data_ptr()] = storage.nbytes()
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss_function(batch)
-    return sum(kept.values())
+    return sum(size for address, size in kept.items() if address not in parameters)
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can be had on a device; a large number where nothing tells."""
+    """Bytes available on a device; a large number where nothing tells."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -56,10 +57,6 @@ def free_memory(device: torch.device) -> int:
     except OSError:
         found = None
     return int(found[1]) * 1024 if found else 2**40
-
-
-def _row_bytes(num_parameters: int) -> int:
-    return torch.float32.itemsize * num_parameters
 
 
 def _budget(device: torch.device, enough: int) -> int:

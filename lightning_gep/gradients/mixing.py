@@ -13,25 +13,12 @@ from torch.utils.data import DataLoader, default_collate
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, constants, record_leaves, take
 from lightning_gep.gradients.extremes import extreme_batches, extreme_records, shorter_records
-from lightning_gep.gradients.randomness import (
-    LEVELS,
-    SEEDS,
-    SEEDS_AT_A_LEVEL,
-    quiet,
-    random_state_kept,
-    seed_everywhere,
-)
-from lightning_gep.gradients.state import (
-    changed_tensors,
-    changed_values,
-    named_tensors,
-    noted_traces,
-    saved_beside_tensors,
-    untouched,
-)
+from lightning_gep.gradients.randomness import random_state_kept, seeded
+from lightning_gep.gradients.state import SavedState, noted_traces, untouched
 
 RECORDS_NEEDED, RECORDS_TRIED = 4, 8
-
+SEEDS = range(64)
+"""A mixing that happens to a batch with probability 0.1 is missed by all of them in one case of a thousand."""
 HOOKS = "on_before_batch_transfer, transfer_batch_to_device or on_after_batch_transfer"
 
 Make = Callable[[list[int]], Any]
@@ -45,7 +32,7 @@ def check_collate(loader: DataLoader[Any], records: Sequence[Any]) -> None:
 
     def collated(positions: list[int], records: Sequence[Any] = records) -> Any:
         try:
-            # Copies: some take records apart.
+            # Copies: some collate functions take records apart.
             return loader.collate_fn([copy.deepcopy(records[i]) for i in positions])
         except Exception as error:
             raise ConfigurationError(
@@ -71,7 +58,7 @@ def check_transfer(module: nn.Module, batch: Any, transferred: Callable[[Any], A
             "batch size for the auxiliary data."
         )
     with untouched(module), noted_traces(module) as kept:
-        before, beside = named_tensors(module), saved_beside_tensors(module)
+        before = SavedState(module)
         available = min(RECORDS_TRIED, batch_size(batch))
 
         def taken(positions: list[int], batch: Any = batch) -> Any:
@@ -79,7 +66,7 @@ def check_transfer(module: nn.Module, batch: Any, transferred: Callable[[Any], A
 
         extremes = (partial(taken, batch=extreme) for extreme in extreme_batches(batch, row=available // 2))
         mixed = mixes(taken, available) or extremes_mix(extremes, available)
-        changed = [*changed_tensors(module, before), *changed_values(beside, saved_beside_tensors(module))]
+        changed = before.changes()
     if mixed:
         raise ConfigurationError(
             f"{HOOKS} mixes records (MixUp, CutMix or statistics of the batch): one record would be in several "
@@ -101,10 +88,20 @@ def mixes(make: Make, available: int) -> bool:
     """Whether replacing one of the records changes another's row, or what belongs to all, with some random numbers."""
     size = available // 2
     with random_state_kept():
-        if any(_mixes_once(_seeded(make, seed), size) for seed in SEEDS):
-            return True
-        at_levels = ((quiet(make, level), seed) for level in LEVELS for seed in SEEDS_AT_A_LEVEL)
-        return any(_mixes_if_it_runs(_seeded(way, seed), size) for way, seed in at_levels)
+        return any(_mixes_at(seed % size, seeded(make, seed), size) for seed in SEEDS)
+
+
+def extremes_mix(makes: Iterable[Make], available: int) -> bool:
+    """The same for records of which the first of the second half has an extreme value, in each of `makes` another."""
+
+    def if_it_runs(make: Make) -> bool:
+        try:
+            return _mixes_at(0, seeded(make, SEEDS[0]), available // 2)
+        except Exception:  # code need not be made for such records: what it raises ends a training
+            return False
+
+    with random_state_kept():
+        return any(if_it_runs(make) for make in makes)
 
 
 def _with_an_extreme(records: Sequence[Any]) -> Iterator[list[Any]]:
@@ -116,50 +113,17 @@ def _with_an_extreme(records: Sequence[Any]) -> Iterator[list[Any]]:
         yield [*shorter[:half], records[half], *shorter[half + 1 :]]
 
 
-def extremes_mix(makes: Iterable[Make], available: int) -> bool:
-    """The same for records of which the first of the second half has an extreme value, in each of `makes` another."""
-    with random_state_kept():
-        return any(_mixes_if_it_runs(_seeded(make, SEEDS[0]), available // 2, places=1) for make in makes)
-
-
-def _seeded(make: Make, seed: int) -> Make:
-    """The same with random numbers that depend neither on the records nor on earlier calls."""
-
-    def made(positions: list[int]) -> Any:
-        seed_everywhere(seed)
-        return make(positions)
-
-    return made
-
-
-def _mixes_if_it_runs(make: Make, size: int, places: int | None = None) -> bool:
-    """The same with random numbers, or records, so extreme that code may not be made for them."""
-    try:
-        return _mixes_once(make, size, places)
-    except Exception:  # whatever the user's code raises then
-        return False
-
-
-def _mixes_once(make: Make, size: int, places: int | None = None) -> bool:
-    """Whether replacing a record changes others; tried at so many places, or at all."""
+def _mixes_at(place: int, make: Make, size: int) -> bool:
+    """Whether replacing the record at a place, by one of the second half, changes what the batch holds of others."""
     plain = list(range(size))
-    before = make(plain)
-    if batch_size(before) != size:
+    others = [i for i in plain if i != place]
+    before, after = make(plain), make([size + place if i == place else i for i in plain])
+    # A record may be left out because of what it holds itself.
+    where = {size: others, size - 1: plain[:-1]}.get(batch_size(after))
+    if batch_size(before) != size or where is None:
         return True
-    for place in range(size if places is None else places):
-        after = make([size + place if i == place else i for i in plain])
-        others = [i for i in plain if i != place]
-        # A record may be left out by what it holds itself.
-        where = {size: others, size - 1: plain[:-1]}.get(batch_size(after))
-        if where is None or not _equal(_rows(before, others), _rows(after, where)):
-            return True
-        if not _equal(constants(before), constants(after)):
-            return True
-    return False
-
-
-def _rows(batch: Any, which: list[int]) -> list[Any]:
-    return record_leaves(take(batch, which))
+    rows, other_rows = record_leaves(take(before, others)), record_leaves(take(after, where))
+    return not (_equal(rows, other_rows) and _equal(constants(before), constants(after)))
 
 
 def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:

@@ -1,65 +1,75 @@
-"""Random numbers during the checks: seeded, made equal for all records, and put back afterwards."""
+"""The states of all random generators: seeded for checks, put back afterwards, compared, and found in a module.
 
+`fresh_randomness` gives them states that nobody can repeat.
+"""
+
+import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import nn
 
-from lightning_gep.gradients.host_states import Generator, reseed
-from lightning_gep.gradients.interface import LossFunction
+from lightning_gep.gradients.state import attributes
 
-T = TypeVar("T")
-DROPOUTS = {
-    *("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_"),
-    *("feature_dropout", "feature_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_"),
-}
-WITH_DROPOUT = {
-    *("scaled_dot_product_attention", "multi_head_attention_forward"),
-    *("lstm", "gru", "rnn_tanh", "rnn_relu"),
-}
-DRAWS = {
-    *("rand", "rand_like", "randn", "randn_like", "normal"),
-    *("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_"),
-}
-COINS = {"bernoulli", "bernoulli_"}
-INTEGERS = {"randint", "randint_like", "multinomial"}
-SEEDS, SEEDS_AT_A_LEVEL = range(16), range(8)
-LEVELS = (0.0, 1 - 2**-20)
-"""For what happens with some random numbers only. In the place of those between 0 and 1, a coin that torch throws falls
-either way at one of these levels, however rarely it does otherwise. Permutations stay random, and one may leave all in
-their places, so each level has several seeds."""
+Generator: TypeAlias = random.Random | np.random.Generator | np.random.RandomState | torch.Generator
+Result = TypeVar("Result")
+
+
+class HostStates:
+    """The present states of the generators of Python and NumPy, and of those `held` that are not torch's."""
+
+    def __init__(self, held: Iterable[Generator] = ()) -> None:
+        self._python, self._numpy = random.getstate(), np.random.get_state()
+        self._held = [(each, state_of(each)) for each in held if not isinstance(each, torch.Generator)]
+
+    def now(self) -> "HostStates":
+        """The states of the same generators at this moment."""
+        return HostStates(each for each, _ in self._held)
+
+    def put_back(self) -> None:
+        """Let the same numbers come again."""
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        for each, state in self._held:
+            set_state(each, state)
+
+    def differ(self) -> bool:
+        """Whether something has drawn from one of the generators since."""
+        states = [self._python, self._numpy, *(state for _, state in self._held)]
+        now = [random.getstate(), np.random.get_state(), *(state_of(each) for each, _ in self._held)]
+        return any(pickle.dumps(one) != pickle.dumps(other) for one, other in zip(states, now, strict=True))
 
 
 @contextmanager
-def random_state_kept() -> Iterator[None]:
-    """The random states of torch, on every device in use, of NumPy and of Python are put back on leaving."""
-    python, numpy = random.getstate(), np.random.get_state()
+def random_state_kept(module: nn.Module | None = None) -> Iterator[None]:
+    """On leaving, the random states of torch on every device in use, NumPy, Python and the module are put back."""
+    held = [] if module is None else held_generators(module)
+    host, of_torch = HostStates(held), [(each, each.get_state()) for each in held if isinstance(each, torch.Generator)]
     metal = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
             yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
+        host.put_back()
+        for generator, state in of_torch:
+            generator.set_state(state)
         if metal is not None:
             torch.mps.set_rng_state(metal)
 
 
-def seeded(loss_function: LossFunction, seed: int, held: Iterable[Generator] = ()) -> LossFunction:
-    """The loss with every random state seeded anew at each call, also of generators that a module holds."""
+def seeded(function: Callable[[Any], Result], seed: int, held: Iterable[Generator] = ()) -> Callable[[Any], Result]:
+    """The function with every random state seeded again at each call, also of the generators given."""
     held = list(held)
 
-    def loss(batch: Any) -> Tensor:
+    def call(argument: Any) -> Result:
         seed_everywhere(seed, held)
-        return loss_function(batch)
+        return function(argument)
 
-    return loss
+    return call
 
 
 def seed_everywhere(seed: int, held: Iterable[Generator] = ()) -> None:
@@ -76,100 +86,43 @@ def seed_everywhere(seed: int, held: Iterable[Generator] = ()) -> None:
         torch.mps.manual_seed(seed)
 
 
-class DrawSizes(TorchDispatchMode):
-    """Inside, notes how many random numbers torch draws at a time, by whatever name and from whatever generator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: list[int] = []
-        self.unseen = False
-        """Whether torch's own generator has moved although nothing was noted: a library's operator may draw within."""
-
-    def __enter__(self) -> "DrawSizes":
-        self._before = torch.get_rng_state()
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        self.unseen = not self.sizes and not torch.equal(self._before, torch.get_rng_state())
-
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = operator(*args, **(kwargs or {}))
-        if torch.Tag.nondeterministic_seeded in operator.tags:
-            self.sizes.append((result[0] if isinstance(result, tuple) else result).numel())
-        return result
-
-    def for_each_of(self, records: int) -> bool:
-        """Whether the numbers can be shared out: as many for each of so many records."""
-        return all(size % records == 0 for size in self.sizes)
+def held_generators(module: nn.Module) -> list[Generator]:
+    """The generators in attributes of the module and its submodules, or in a list, tuple or dict there."""
+    values = [inner for value in attributes(module).values() for inner in (value, *_inside(value))]
+    found = {id(value): value for value in values if isinstance(value, Generator)}
+    return [held for held in found.values() if not isinstance(held, random.SystemRandom)]
 
 
-def quiet(loss_function: Callable[[Any], T], level: float = 0.5) -> Callable[[Any], T]:
-    """The loss without dropout, and with `level` in the place of every number from a range that torch draws.
-
-    So a loss that is random in training mode can be compared between one batch and its records alone, without leaving
-    training mode, in which alone some things happen.
-    """
-
-    def loss(batch: Any) -> T:
-        with _Quiet(level):
-            return loss_function(batch)
-
-    return loss
+def state_of(generator: Generator) -> Any:
+    """The state, to compare or to put back."""
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
 
 
-class _Quiet(TorchFunctionMode):
-    def __init__(self, level: float) -> None:
-        super().__init__()
-        self.level = level
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        return _substitute(getattr(function, "__name__", ""), function, args, kwargs, self.level)
+def set_state(generator: Generator, state: Any) -> None:
+    """Put a state back."""
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
 
 
-def _substitute(
-    name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], level: float
-) -> Any:
-    if name in DROPOUTS:
-        return args[0] if args else kwargs["input"]
-    if name in WITH_DROPOUT:
-        # The probability of dropout is the only float that these take by position.
-        args = tuple(0.0 if isinstance(arg, float) else arg for arg in args)
-        return function(*args, **{key: 0.0 if key == "dropout_p" else value for key, value in kwargs.items()})
-    if name == "gumbel_softmax":
-        return _softmax(*args, **kwargs)
-    result = function(*args, **kwargs)
-    if name == "uniform_":
-        low, high = _bounds(args, kwargs)
-        return _filled(name, result, low + level * (high - low))
-    if name in DRAWS:
-        return _filled(name, result, level)
-    if name in COINS:
-        return _filled(name, result, 1.0)
-    if name in INTEGERS:
-        return _filled(name, result, _lowest(args, kwargs))
-    return result
+def reseed(generator: Generator, seed: int) -> None:
+    """Start again from a seed of up to 256 bits, of which torch keeps 63."""
+    if isinstance(generator, random.Random):
+        generator.seed(seed)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = type(generator.bit_generator)(seed).state
+    elif isinstance(generator, np.random.RandomState):
+        generator.seed(np.random.SeedSequence(seed).generate_state(8))
+    else:
+        generator.manual_seed(seed % 2**63)
 
 
-def _softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
-    return torch.softmax(logits / tau, dim)
-
-
-def _lowest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """The lower bound in the arguments of randint: given by name, or the first of two whole numbers."""
-    bounds = [arg for arg in args if isinstance(arg, int)]
-    return int(kwargs.get("low", bounds[0] if len(bounds) > 1 else 0))
-
-
-def _bounds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[float, float]:
-    """The range of uniform_, given by position or by name."""
-    given = dict(zip(("from", "to"), args[1:3], strict=False)) | kwargs
-    return float(given.get("from", 0.0)), float(given.get("to", 1.0))
-
-
-def _filled(name: str, result: Tensor, value: float) -> Tensor:
-    return result.fill_(value) if name.endswith("_") else torch.full_like(result, value)
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else []

@@ -1,4 +1,9 @@
-"""What a module holds: put back after trial runs, and compared."""
+"""What a module holds: put back after trial runs, and compared.
+
+Two private parts of torch are used here and nowhere else: the dicts in which an `nn.Module` keeps its parameters,
+buffers and submodules, and the write count of a tensor (`_version`). Without the dicts nothing could be put back and
+every fit would fail at once; without the write count, `noted_traces` would miss writes in place.
+"""
 
 import copy
 import pickle
@@ -13,13 +18,13 @@ from lightning_gep.gradients.snapshot import Snapshot, same_tensor, write_tensor
 
 
 @contextmanager
-def untouched(module: nn.Module) -> Iterator[None]:
-    """Whatever runs inside leaves no trace in the module, except in its parameters; see `Snapshot` for its reach.
+def untouched(module: nn.Module, *, but_buffers: bool = False) -> Iterator[None]:
+    """On leaving, everything in the module but its parameters holds what it held before; see `Snapshot` for its reach.
 
-    On leaving, the modes, buffers, tensors and containers of the module and its submodules hold what they held before:
-    metrics are not updated, lists that collect outputs do not grow.
+    Metrics are not updated, lists that collect outputs do not grow, hooks that were added are gone. With `but_buffers`
+    buffers are left as they are, too, for `state_unchanged` to see what was written to them.
     """
-    before = Snapshot(module, apart=module.parameters())
+    before = Snapshot(module, apart=registered(module) if but_buffers else module.parameters())
     try:
         yield
     finally:
@@ -27,15 +32,15 @@ def untouched(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """All of the module in evaluation mode; each part goes back to the mode it had."""
+def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
+    """The whole module in training or evaluation mode; each part returns to the mode it had."""
     modes = [(part, part.training) for part in module.modules()]
-    module.eval()
+    module.train(training)
     try:
         yield
     finally:
-        for part, training in modes:
-            part.training = training
+        for part, mode in modes:
+            part.training = mode
 
 
 @contextmanager
@@ -50,27 +55,57 @@ def parameters_kept(module: nn.Module) -> Iterator[None]:
                 write_tensor(p, values)
 
 
+class SavedState:
+    """Copies of what a checkpoint holds of a module: parameters, buffers, states of metrics, extra state."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self.tensors = {name: tensor.detach().clone() for name, tensor in parameters_and_buffers(module).items()}
+        self._others = self._beside_tensors()
+
+    def changes(self) -> list[str]:
+        """Names of everything that has another value now, was added or was removed."""
+        now = {**parameters_and_buffers(self._module), **self._beside_tensors()}
+        before = {**self.tensors, **self._others}
+        return [name for name in {**before, **now} if not _equal(before.get(name), now.get(name))]
+
+    def check(self) -> None:
+        """Raises ConfigurationError if something has changed."""
+        changed = self.changes()
+        if changed:
+            raise ConfigurationError(
+                f"training_step changes {', '.join(changed)}: what it computes there from the records would be "
+                "released without noise. Remove it (for norm layers: track_running_stats=False), or freeze it with "
+                ".eval(). A buffer that is the same for all records, such as a count of steps, may stay; averages of "
+                "weights can be updated in on_train_batch_end."
+            )
+
+    def _beside_tensors(self) -> dict[str, Any]:
+        known = parameters_and_buffers(self._module)
+        return {name: copy.deepcopy(value) for name, value in self._module.state_dict().items() if name not in known}
+
+
 @contextmanager
 def state_unchanged(module: nn.Module) -> Iterator[None]:
-    """Raises ConfigurationError on leaving if a parameter, a buffer or what else a checkpoint holds has changed.
+    """Raises ConfigurationError on leaving if a parameter, a buffer or other saved state has changed.
 
     Values are compared, so writing through `.data`, which autograd does not see, is found too. After any error
     parameters and buffers hold what they did before: a checkpoint saved then would release what was written.
     """
     kept = [(held, dict(held)) for held in (*registers(module), *(part._modules for part in module.modules()))]
-    tensors, before, beside = parameters_and_buffers(module), named_tensors(module), saved_beside_tensors(module)
+    tensors, before = parameters_and_buffers(module), SavedState(module)
     try:
         yield
-        check_unchanged(module, before, beside)
-    except GeneratorExit:  # closed, perhaps long after, when the weights have moved on
+        before.check()
+    except GeneratorExit:  # closed, perhaps much later, when the weights have moved on
         raise
     except BaseException:  # Ctrl-C too, after which a checkpoint is saved
         for held, content in kept:
             held.clear()
             held.update(content)
         for name, tensor in tensors.items():
-            if not _same(tensor, before[name]):
-                tensor.data = before[name]
+            if not same_tensor(tensor, before.tensors[name]):
+                tensor.data = before.tensors[name]
         raise
 
 
@@ -79,69 +114,47 @@ def changed_alike(module: nn.Module, runs: Iterable[Callable[[], object]]) -> tu
     outcomes = []
     for run in runs:
         with untouched(module):
-            before = named_tensors(module)
+            before = SavedState(module)
             run()
-            after = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
-        outcomes.append({name: value for name, value in after.items() if not _same(value, before.get(name))})
+            now, changed = parameters_and_buffers(module), before.changes()
+            outcomes.append(
+                {name: now[name].detach().clone() for name in changed if name in dict(module.named_buffers())}
+            )
     first, *others = outcomes
-    return tuple(name for name, value in first.items() if all(_same(other.get(name), value) for other in others))
+    return tuple(name for name, value in first.items() if all(_equal(other.get(name), value) for other in others))
 
 
 @contextmanager
 def buffers_copied(module: nn.Module, names: Iterable[str]) -> Iterator[None]:
     """Inside, these buffers are copies of themselves: what is written to them is lost."""
-    owners = [(module.get_submodule(owner)._buffers, name) for owner, _, name in (n.rpartition(".") for n in names)]
-    originals = [buffers[name] for buffers, name in owners]
-    for (buffers, name), original in zip(owners, originals, strict=True):
-        buffers[name] = None if original is None else original.clone()
+    parts = [(module.get_submodule(path), name) for path, _, name in (full.rpartition(".") for full in names)]
+    originals = [getattr(part, name) for part, name in parts]
+    for (part, name), original in zip(parts, originals, strict=True):
+        setattr(part, name, original.clone())
     try:
         yield
     finally:
-        for (buffers, name), original in zip(owners, originals, strict=True):
-            buffers[name] = original
+        for (part, name), original in zip(parts, originals, strict=True):
+            setattr(part, name, original)
 
 
 def registers(module: nn.Module) -> list[dict[str, Any]]:
-    """The dicts in which the module and its parts have their parameters and buffers."""
+    """The dicts in which the module and its parts keep their parameters and buffers."""
     return [held for part in module.modules() for held in (part._parameters, part._buffers)]
 
 
-def check_unchanged(module: nn.Module, before: Mapping[str, Tensor], beside: Mapping[str, Any]) -> None:
-    """Raises ConfigurationError unless the module holds what `named_tensors` and `saved_beside_tensors` told before."""
-    changed = changed_tensors(module, before) + changed_values(beside, saved_beside_tensors(module))
-    if changed:
-        raise ConfigurationError(
-            f"training_step changes {', '.join(changed)}: what it computes there from the records would be released "
-            "without noise. Remove it (for norm layers: track_running_stats=False), or freeze it with .eval(). A "
-            "buffer that is the same for all records, such as a count of steps, may stay; averages of weights can be "
-            "updated in on_train_batch_end."
-        )
+def registered(module: nn.Module) -> list[Any]:
+    """Parameters and buffers, and the dicts they are kept in."""
+    return [*parameters_and_buffers(module).values(), *registers(module)]
 
 
-def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of the parameters and buffers."""
-    return {name: tensor.detach().clone() for name, tensor in parameters_and_buffers(module).items()}
-
-
-def changed_tensors(module: nn.Module, before: Mapping[str, Tensor]) -> list[str]:
-    """Names of the parameters and buffers that do not hold what they did, came or went."""
-    now = parameters_and_buffers(module)
-    return [name for name in {**before, **now} if not _same(now.get(name), before.get(name))]
-
-
-def saved_beside_tensors(module: nn.Module) -> dict[str, Any]:
-    """Copies of what a checkpoint would hold beside parameters and buffers: states of metrics, extra state."""
-    known = parameters_and_buffers(module)
-    return {name: copy.deepcopy(value) for name, value in module.state_dict().items() if name not in known}
-
-
-def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Names of the values that are not what they were, came or went."""
-    return [name for name in {**before, **now} if not _equal(before.get(name), now.get(name))]
+def parameters_and_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """The tensors that the module has registered, by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def attributes(module: nn.Module) -> dict[str, Any]:
-    """The attributes of the module and its submodules by name, parameters, buffers and submodules apart."""
+    """The attributes of the module and its submodules by name."""
     return {
         f"{prefix}.{name}" if prefix else name: value
         for prefix, part in module.named_modules()
@@ -167,26 +180,14 @@ def _fingerprint(value: Any, depth: int = 3) -> Any:
     if isinstance(value, int | float | str | None):
         return value
     if isinstance(value, list | dict | set | tuple) and depth:
-        return id(value), tuple(_fingerprint(item, depth - 1) for item in _items(value))
+        items = value.values() if isinstance(value, dict) else value
+        return id(value), tuple(_fingerprint(item, depth - 1) for item in items)
     return id(value)
-
-
-def parameters_and_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """The tensors that the module has registered, by name."""
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def _items(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
-
-
-def _same(tensor: Tensor | None, values: Tensor | None) -> bool:
-    return tensor is not None and values is not None and same_tensor(tensor, values)
 
 
 def _equal(first: Any, second: Any) -> bool:
     if isinstance(first, Tensor) and isinstance(second, Tensor):
-        return _same(first, second)
+        return same_tensor(first, second)
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         return first.keys() == second.keys() and all(_equal(first[key], second[key]) for key in first)
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):

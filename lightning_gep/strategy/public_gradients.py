@@ -1,4 +1,4 @@
-"""The gradients of public records, which basis and thresholds are made of."""
+"""The gradients of public records, from which basis and thresholds are computed."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -16,11 +16,11 @@ ANCHORS_FOR_THRESHOLDS, HELD_OUT_ANCHORS = 500, 200
 
 
 class PublicGradients:
-    """Sweeps over the gradients of public records, which are treated as a training batch is and leave no trace.
+    """Sweeps over the gradients of public records, which are treated like training batches and leave no trace.
 
     Records are held only where they are seen again, or where a seed must give the same ones whatever random numbers the
-    gradients use in between. `at_once` of them are differentiated at a time at the most, however many a sweep has: no
-    more memory is needed to fill a basis than to refresh it.
+    gradients use in between. A microbatch has at most `num_anchors` of them, however many a sweep has: filling a basis
+    takes no more memory than refreshing it.
     """
 
     def __init__(
@@ -29,12 +29,12 @@ class PublicGradients:
         stream: PublicStream | None,
         like_a_training_batch: Callable[[Any], Any],
         *,
-        at_once: int,
+        num_anchors: int,
         sweeps: int = 1,
     ) -> None:
         self._gradients, self._stream, self._sweeps = gradients, stream, sweeps
         self._like_a_training_batch = like_a_training_batch
-        self._size = min(gradients.microbatch, at_once)
+        self._microbatch = min(gradients.largest_microbatch, num_anchors)
 
     def __call__(self, count: int, step: int) -> Anchors:
         """Sweeps over `count` records, the same ones at each; with a seed they depend on `step`."""
@@ -53,12 +53,14 @@ class PublicGradients:
         def sweep() -> Iterator[Tensor]:
             with train_mode(self._gradients.module):
                 batches = map(self._like_a_training_batch, records())
-                yield from self._gradients.sweep(part for batch in batches for part in microbatches(batch, self._size))
+                yield from self._gradients.sweep(
+                    part for batch in batches for part in microbatches(batch, self._microbatch)
+                )
 
         return sweep
 
     def thresholds(self, k: int | None) -> Thresholds:
-        """k, if it is not given, and both thresholds."""
+        """Both thresholds, and k if it is not given."""
         anchors = max(ANCHORS_FOR_THRESHOLDS, k or 0)
         held_out = torch.cat(list(self(HELD_OUT_ANCHORS, step=-1)()))
         sizes = self._gradients.groups.sizes

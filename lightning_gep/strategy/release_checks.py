@@ -1,4 +1,4 @@
-"""What is checked before every release: code that behaved when training began may have changed since."""
+"""What is checked before every release: code that behaved well at the start may behave differently later."""
 
 import secrets
 from collections.abc import Callable
@@ -16,8 +16,10 @@ from lightning_gep.strategy.step import StepGradients, train_mode
 
 
 class ReleaseChecks:
-    """The checks of one fit. Those that run the user's code do so on a few public records, at the
-    first step of every epoch and at one that chance decides on.
+    """The checks of one fit.
+
+    Those that run the user's code do so on a few public records, at the first step of every epoch and at one random
+    step of it.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class ReleaseChecks:
             check_transfer(self._gradients.module, self._records, self._like_a_training_batch)
 
     def before_a_release(self, trainer: Trainer, optimizer: Optimizer) -> None:
-        """Raises ConfigurationError for what would make the release more than one of a subsample of its own."""
+        """Raises ConfigurationError for anything that would make the release more than one subsampled Gaussian."""
         check_no_accumulation(trainer)
         check_no_gradient_hooks(self._gradients.module)  # which callbacks and module may have set at any time
         if self._epoch != trainer.current_epoch:
@@ -53,7 +55,7 @@ class ReleaseChecks:
         self._released_batch = batch
 
     def _check_again(self) -> None:
-        """Some begin to mix records after a few epochs, or do so at some steps."""
+        """Code may begin to mix records after a few epochs, or do so at some steps only."""
         self.before_training()
         with random_state_kept():
             self._gradients.check_again(self._like_a_training_batch(self._records))

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins import Precision
-from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 from torchmetrics import Metric
@@ -18,16 +17,14 @@ from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import choose_backend, microbatches
 from lightning_gep.gradients.batches import batch_size, take
-from lightning_gep.gradients.checks import check_still_apart, shares_draws
+from lightning_gep.gradients.choice import check_still_apart
 from lightning_gep.gradients.fresh_randomness import renew_random_states
-from lightning_gep.gradients.host_states import HostStates, held_generators
-from lightning_gep.gradients.interface import SharedDrawError
-from lightning_gep.gradients.loop import LoopGradients
-from lightning_gep.gradients.randomness import random_state_kept, seeded
-from lightning_gep.gradients.reference import SEED
+from lightning_gep.gradients.isolation import SEED
+from lightning_gep.gradients.randomness import HostStates, held_generators, random_state_kept, seeded
 from lightning_gep.gradients.state import (
     buffers_copied,
     changed_alike,
+    in_mode,
     noted_traces,
     parameters_kept,
     state_unchanged,
@@ -40,23 +37,31 @@ from lightning_gep.strategy.traces import leaves_traces, no_trace, snapshot
 OTHER_BATCHES = (1, 2, 3)
 """A training step may treat every other batch differently."""
 PUBLIC_RECORDS_KEPT = 8
-"""From which comes, once a step, what training_step leaves behind."""
-PIECES_OF_A_BATCH, SMALLEST_PIECE = 8, 16
-"""Fewer pieces would be filled up with more copies, more and smaller ones are slower."""
+"""Public records from which training_step leaves behind, once per step, what it leaves."""
+CHUNKS_PER_BATCH, SMALLEST_CHUNK = 8, 16
+"""Trade-off: larger chunks waste more padding, smaller ones run slower."""
 
 
-def equal_pieces(expected_records: int, most: int) -> int:
-    """The size of all pieces of a batch, whatever is drawn into it; the last is filled up."""
-    # With a standard deviation more than is expected, or every other batch would need one piece more.
-    wanted = math.ceil((expected_records + expected_records**0.5) / PIECES_OF_A_BATCH)
-    return min(most, max(SMALLEST_PIECE, wanted))
+def equal_chunks(expected_records: int, most: int) -> int:
+    """The size of all chunks of a batch, whatever is drawn into it; the last chunk is padded."""
+    # One standard deviation above the expected size, or every other batch would need one more chunk.
+    wanted = math.ceil((expected_records + expected_records**0.5) / CHUNKS_PER_BATCH)
+    return min(most, max(SMALLEST_CHUNK, wanted))
 
 
 class StepGradients:
     """Differentiates `training_step` record by record, a microbatch at a time; nothing it logs gets out.
 
-    With a `seed` everything random inside a step (dropout, public records and their labels) depends on seed and step;
-    without one it is new at every step, whatever was seeded.
+    Args:
+        module: The module that trains.
+        precision: The trainer's precision plugin.
+        groups: The trainable parameters.
+        microbatch: The most records whose gradients are held at a time.
+        expected_records: The expected number of private records of a step on this process.
+        seed: With a seed everything random inside a step (dropout, public records and their labels) depends on seed
+            and step; without one it is new at every step, whatever was seeded.
+        reveal_errors: Pass on messages of errors on private records.
+
     """
 
     def __init__(
@@ -71,12 +76,12 @@ class StepGradients:
         reveal_errors: bool = False,
     ) -> None:
         self.module, self.precision, self.groups, self.reveal_errors = module, precision, groups, reveal_errors
-        self.microbatch, self.expected_records, self.seed = microbatch, expected_records, seed
+        self.largest_microbatch, self.expected_records, self.seed = microbatch, expected_records, seed
         # float64 sums and norms are needed, and Apple's accelerator has none.
         device = next(module.parameters()).device
         self.device = torch.device("cpu") if device.type == "mps" else device
         self.public_batch: Any = None
-        """A few public records, from which comes what training_step keeps; None if there are none."""
+        """A few public records from which comes what training_step keeps; None if there are none."""
         self.keeps = False
         """Whether training_step leaves anything behind, as far as public records have shown."""
         self.kept: list[str] = []
@@ -87,7 +92,7 @@ class StepGradients:
         """What Lightning passes to training_step after the batch."""
 
     def choose_backend(self, public_batch: Any, how: str, *, may_be_kept: bool = True) -> list[str]:
-        """Bind the way gradients are computed, checked on a public batch; gives the names that training_step logs.
+        """Choose how gradients are computed, checked on a public batch; returns the names that training_step logs.
 
         `may_be_kept` says that the batch holds nothing of private records, so that training_step may keep it.
         """
@@ -100,18 +105,13 @@ class StepGradients:
         self._look_for_traces()
         for index in OTHER_BATCHES if gets_index else ():
             self.arguments = (index,)
-            self.check_again(public_batch, by_chance=False)
+            self.check_again(public_batch)
         return recorder.names
 
-    def check_again(self, public_batch: Any, *, by_chance: bool = True) -> None:
-        """Raises ConfigurationError if training_step has begun to mix records since the backend was chosen.
-
-        If it has begun to draw random numbers that records would share, gradients are computed in a loop from here on.
-        """
+    def check_again(self, public_batch: Any) -> None:
+        """Raises ConfigurationError if records have begun to reach each other since the backend was chosen."""
         with no_trace(self.module), recorded_logs(self.module), train_mode(self.module):
-            if shares_draws(self.backend, public_batch):
-                self._go_on_by_loop("training_step draws random numbers for a batch as a whole")
-            check_still_apart(self.backend, public_batch, by_chance=by_chance)
+            check_still_apart(self.backend, public_batch)
         self._look_for_traces()
 
     def _find_counters(self) -> tuple[str, ...]:
@@ -119,11 +119,11 @@ class StepGradients:
             return ()
         half = batch_size(self.public_batch) // 2
         # Of different sizes: how many records are drawn is private, too.
-        pieces = [take(self.public_batch, part) for part in (slice(0, half), slice(half, None), slice(None))]
+        batches = [take(self.public_batch, part) for part in (slice(0, half), slice(half, None), slice(None))]
         with random_state_kept(), parameters_kept(self.module):
             try:
-                return changed_alike(self.module, [partial(seeded(self._call, SEED), piece) for piece in pieces])
-            except Exception:  # the checks that follow meet it too, and have words for it
+                return changed_alike(self.module, [partial(seeded(self._call, SEED), batch) for batch in batches])
+            except Exception:  # the checks that follow meet it too, and report it in words
                 return ()
 
     def _look_for_traces(self) -> None:
@@ -161,46 +161,34 @@ class StepGradients:
         if self.seed is None:
             renew_random_states(held)
         call = partial(withheld, what="training_step", reveal=self.reveal_errors)
-        yield from self.sweep(microbatches(batch, self.private_microbatch), self.piece, HostStates(held), call)
+        yield from self.sweep(microbatches(batch, self.microbatch), self.chunk, HostStates(held), call)
 
     def sweep(
         self,
         batches: Iterable[Any],
-        pieces_of: int | None = None,
+        chunk_size: int | None = None,
         begin_with: HostStates | None = None,
         call: Callable[[Callable[[], Tensor]], Tensor] = lambda rows: rows(),
     ) -> Iterator[Tensor]:
         """Gradients of one microbatch after the other; what training_step logs is dropped.
 
         Guarantee: when a microbatch is handed on, nothing that training_step keeps is left where `traces.snapshot`
-        looks. Raises ConfigurationError after the last one if training_step has changed a parameter, a buffer or other
-        saved state: release nothing before they are exhausted.
+        looks. `chunk_size` and `begin_with` are those of `Backend.__call__`.
+
+        Raises:
+            ConfigurationError: After the last microbatch, if training_step has changed a parameter, a buffer or other
+                saved state. Release nothing before the iterator is exhausted.
+
         """
         with state_unchanged(self.module):
             with recorded_logs(self.module):  # what is put back must not log either
                 before = snapshot(self.module)
             for batch in batches:
-                yield call(partial(self._rows, batch, pieces_of, begin_with, before.put_back))
+                yield call(partial(self._rows, batch, chunk_size, begin_with, before.put_back))
 
-    def _rows(
-        self, microbatch: Any, pieces_of: int | None, begin_with: HostStates | None, put_back: Callable[[], object]
-    ) -> Tensor:
-        """No random number is shared by some records of a step and not by all: see `Backend.__call__`."""
+    def _rows(self, *arguments: Any) -> Tensor:
         with recorded_logs(self.module):
-            try:
-                return self.backend(microbatch, pieces_of, begin_with, put_back).to(self.device)
-            except SharedDrawError as error:
-                self._go_on_by_loop(str(error))
-                return self.backend(microbatch, pieces_of, begin_with, put_back).to(self.device)
-
-    def _go_on_by_loop(self, why: str) -> None:
-        rank_zero_warn(
-            f"{why}, which the records of a chunk would share. From here on gradients are computed record by record, "
-            "which is slow: draw a number for every record, from torch."
-        )
-        by_loop = LoopGradients(self.module, self.loss, self.groups)
-        by_loop.reason, by_loop.records_at_once = f"loop: {why}", self.backend.records_at_once
-        self.backend = by_loop
+            return self.backend(*arguments).to(self.device)
 
     def keep(self) -> None:
         """Let training_step leave behind what it does, from public records: of private ones nothing stays.
@@ -212,22 +200,22 @@ class StepGradients:
                 self._call(self.public_batch)
 
     @property
-    def piece(self) -> int:
-        """Private records that are differentiated together, always as many: see `Backend.__call__`."""
-        at_once = self.backend.records_at_once or self.microbatch
-        return equal_pieces(self.expected_records, most=min(self.microbatch, at_once))
+    def chunk(self) -> int:
+        """Private records that are differentiated together, always the same number: see `Backend.__call__`."""
+        most = min(self.largest_microbatch, self.backend.largest_chunk or self.largest_microbatch)
+        return equal_chunks(self.expected_records, most)
 
     @property
-    def private_microbatch(self) -> int:
-        """Private records whose gradients are held at a time: some pieces."""
-        return self.piece * (equal_pieces(self.expected_records, most=self.microbatch) // self.piece)
+    def microbatch(self) -> int:
+        """Private records whose gradients are held at a time: a few whole chunks."""
+        return self.chunk * (equal_chunks(self.expected_records, self.largest_microbatch) // self.chunk)
 
     def put(self, gradient: Tensor) -> None:
         """Make a flat gradient the `.grad` of the parameters."""
-        pieces = self.groups.unflatten(gradient)
+        gradients = self.groups.unflatten(gradient)
         for name, parameter in self.module.named_parameters():
-            if name in pieces:
-                parameter.grad = pieces[name].to(parameter)
+            if name in gradients:
+                parameter.grad = gradients[name].to(parameter)
 
     def log_nonprivate(self, batch: Any) -> None:
         """Pass on what training_step logs as nonprivate/<name>, from another pass; metrics by their value on it."""
@@ -263,14 +251,6 @@ class StepGradients:
             yield
 
 
-@contextmanager
-def train_mode(module: LightningModule) -> Iterator[None]:
+def train_mode(module: LightningModule) -> AbstractContextManager[None]:
     """The modes the module trains in; Lightning switches to them only when training starts."""
-    modes = [(part, part.training) for part in module.modules()]
-    if not module.training:
-        module.train()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
+    return nullcontext() if module.training else in_mode(module, training=True)

@@ -292,7 +292,7 @@ class GEPStrategy(AccountedStrategy):
             self._gradients,
             public,
             self._like_a_training_batch,
-            at_once=self.cost.anchors,
+            num_anchors=self.cost.anchors,
             sweeps=self.cost.sweeps,
         )
         batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
@@ -390,7 +390,7 @@ class GEPStrategy(AccountedStrategy):
                 release=plan.release,
                 noise=self._noise,
                 expected_batch_size=plan.expected_batch_size,
-                microbatch_size=self._gradients.private_microbatch,
+                microbatch_size=self._gradients.microbatch,
                 step=step,
                 charge=self.privacy.charge,
                 all_reduce=lambda total: self.reduce(total, reduce_op="sum"),

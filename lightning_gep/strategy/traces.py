@@ -1,4 +1,4 @@
-"""What code that runs on private records leaves behind in the module, the trainer and its callbacks: it is put back."""
+"""What code that runs on private records leaves behind in the module, the trainer and its callbacks is put back."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,20 +7,20 @@ from typing import Any
 from lightning.pytorch import LightningModule
 
 from lightning_gep.gradients.snapshot import NOT_FOLLOWED, Snapshot, package
-from lightning_gep.gradients.state import parameters_and_buffers, registers
+from lightning_gep.gradients.state import registered
 
 
 def snapshot(module: LightningModule) -> Snapshot:
-    """What training_step, or a hook on a layer, could overwrite, but for parameters and buffers.
+    """What training_step, or a hook on a layer, could overwrite, except parameters and buffers.
 
     Those are compared by `state_unchanged`: there a change is an error.
     """
-    return Snapshot(*_reachable(module), apart=[*parameters_and_buffers(module).values(), *registers(module)])
+    return Snapshot(*_reachable(module), apart=registered(module))
 
 
 @contextmanager
 def no_trace(module: LightningModule) -> Iterator[None]:
-    """Whatever is left behind inside, parameters and buffers apart, is gone on leaving."""
+    """Whatever is left behind inside, except in parameters and buffers, is gone on leaving."""
     before = snapshot(module)
     try:
         yield
@@ -39,7 +39,7 @@ def leaves_traces(module: LightningModule, call: Callable[[], object]) -> bool:
 
 
 def _reachable(module: LightningModule) -> list[Any]:
-    """All that a training step gets hold of and that is saved, or decides on something, later."""
+    """Everything a training step can reach that is saved, or that decides something, later."""
     trainer: Any = module._trainer
     if trainer is None:
         return [module]

@@ -14,7 +14,7 @@ from lightning_gep.gradients.functional import FunctionalGradients
 from lightning_gep.gradients.hooks import HookedGradients
 from lightning_gep.gradients.interface import Backend
 from lightning_gep.gradients.loop import LoopGradients
-from tests.gradients_zoo import FEATURES, ZOO, Classifier, FrozenBatchNorm, loss_of, mlp
+from tests.gradients_zoo import FEATURES, ZOO, Classifier, loss_of
 
 BACKENDS = [FunctionalGradients, HookedGradients, LoopGradients]
 every_backend = pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
@@ -53,36 +53,6 @@ def test_the_module_is_left_as_it_was(backend: type[Backend], name: str) -> None
     assert fingerprint(module) == before
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
     assert all(bool((gradient == 1).all()) for gradient in gradients)
-
-
-def test_hooks_that_cannot_be_added_leave_no_trace() -> None:
-    module = FrozenBatchNorm()
-    before = fingerprint(module)
-    with pytest.raises(NotImplementedError):
-        bound(HookedGradients, module)(ZOO["Linear"].build()[1])
-    assert fingerprint(module) == before
-
-
-def test_attributes_a_user_has_set_on_parameters_survive_the_hooks() -> None:
-    module = Classifier()
-    weight: Any = module.network[0].weight
-    weight.grad_sample = "mine"
-    bound(HookedGradients, module)(ZOO["Linear"].build()[1])
-    assert weight.grad_sample == "mine"
-
-
-def test_recurrent_layers_can_be_copied_after_the_functional_backend() -> None:
-    module, batch = ZOO["nn.LSTM"].build()
-    bound(FunctionalGradients, module)(batch)
-    layer: Any = module.body.layer
-    assert all(flat is p for flat, p in zip(layer._flat_weights, layer.parameters(), strict=True))
-
-
-def test_recurrent_layers_leave_the_fast_kernels_on() -> None:
-    module, batch = ZOO["nn.GRU"].build()
-    bound(FunctionalGradients, module)(batch)
-    assert torch.backends.mkldnn.enabled
-    assert torch.backends.cudnn.enabled
 
 
 @every_backend
@@ -182,48 +152,6 @@ def test_mixed_precision_gives_gradients_in_single_precision(backend: type[Backe
     assert bound(backend, module)(batch).dtype == torch.float32
 
 
-class LateChange(Classifier):
-    """Changes a buffer for some records only, so that the checks before training may not see it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("largest", torch.zeros(()))
-
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        if batch[0].abs().max() > 100:
-            self.largest.fill_(batch[0].abs().max())
-        return super().training_step(batch, batch_index)
-
-
-@pytest.mark.parametrize("backend", [HookedGradients, LoopGradients], ids=lambda backend: backend.name)
-def test_a_buffer_changed_during_training_is_noticed(backend: type[Backend]) -> None:
-    gradients = bound(backend, LateChange())
-    x, y = ZOO["Linear"].build()[1]
-    gradients((x, y))
-    with pytest.raises(GradientError, match="changed the buffers or parameters largest"):
-        gradients((1000 * x, y))
-
-
-class Shortens(LightningModule):
-    """Rows that are looked up and too long are shortened in the weights, in some calls only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(9, 4)
-
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        self.words.max_norm = 0.1 if batch.max() > 6 else None
-        return self.words(batch).square().mean()
-
-
-@pytest.mark.parametrize("backend", [HookedGradients, LoopGradients], ids=lambda backend: backend.name)
-def test_a_parameter_changed_during_training_is_noticed(backend: type[Backend]) -> None:
-    gradients = bound(backend, Shortens())
-    gradients(torch.tensor([[1, 2], [3, 4]]))
-    with pytest.raises(GradientError, match=r"changed the buffers or parameters words\.weight"):
-        gradients(torch.tensor([[1, 2], [7, 4]]))
-
-
 @every_backend
 @pytest.mark.parametrize(("loss", "kind"), [(None, "NoneType"), (torch.zeros(2), "shape")])
 def test_a_loss_that_is_not_a_number_is_refused(backend: type[Backend], loss: Any, kind: str) -> None:
@@ -231,10 +159,3 @@ def test_a_loss_that_is_not_a_number_is_refused(backend: type[Backend], loss: An
     gradients = backend(module, lambda batch: loss, ParameterGroups.from_module(module))
     with pytest.raises(GradientError, match=kind):
         gradients((torch.randn(3, FEATURES),))
-
-
-def test_rows_that_do_not_belong_to_records_are_refused() -> None:
-    """A layer that sees records and positions in one dimension has more rows than there are records."""
-    module = Classifier(nn.Sequential(nn.Flatten(0, 1), mlp(), nn.Unflatten(0, (-1, 2)), nn.Flatten(1)))
-    with pytest.raises(GradientError, match="saw 6 rows for a batch of 3 records"):
-        bound(HookedGradients, module)((torch.randn(3, 2, FEATURES), torch.tensor([0, 1, 2])))

@@ -92,10 +92,10 @@ def test_values_without_a_record_are_kept_as_they_are() -> None:
 
 @pytest.mark.parametrize(("n", "size", "sizes"), [(5, 2, [2, 2, 1]), (4, 2, [2, 2]), (3, 8, [3]), (0, 2, [])])
 def test_microbatches_cover_the_batch_in_order(n: int, size: int, sizes: list[int]) -> None:
-    pieces = list(microbatches({"x": torch.arange(n), "id": list(range(n))}, size))
-    assert [batch_size(piece) for piece in pieces] == sizes
-    assert [i for piece in pieces for i in piece["id"]] == list(range(n))
-    assert [i for piece in pieces for i in piece["x"].tolist()] == list(range(n))
+    found = list(microbatches({"x": torch.arange(n), "id": list(range(n))}, size))
+    assert [batch_size(part) for part in found] == sizes
+    assert [i for part in found for i in part["id"]] == list(range(n))
+    assert [i for part in found for i in part["x"].tolist()] == list(range(n))
 
 
 def test_leaves_go_back_where_they_came_from() -> None:
@@ -109,9 +109,9 @@ def test_leaves_go_back_where_they_came_from() -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (3.0, "cannot be told"),
-        (torch.tensor(1.0), "cannot be told"),
-        ({}, "cannot be told"),
+        (3.0, "does not tell how many"),
+        (torch.tensor(1.0), "does not tell how many"),
+        ({}, "does not tell how many"),
         ((torch.zeros(4), torch.zeros(3)), r"batch\[0\] has 4, batch\[1\] has 3"),
         ({"x": torch.zeros(4), "size": (224, 224)}, r"batch\['x'\] has 4, batch\['size'\] has 2"),
         ({"x": torch.zeros(4), "graph": object()}, r"batch\['graph'\] is a object"),

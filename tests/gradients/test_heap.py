@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from lightning_gep.gradients.heap import OF_THE_USER, keep_freed_memory
+from lightning_gep.gradients.heap import SET_BY_USER, keep_freed_memory
 from lightning_gep.strategy import strategy as strategy_module
 from tests.toys import Classifier, loader, strategy, trainer
 
@@ -26,7 +26,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def page_faults(how, **environment):
-    clean = {name: value for name, value in os.environ.items() if name not in OF_THE_USER}
+    clean = {name: value for name, value in os.environ.items() if name not in SET_BY_USER}
     command = [sys.executable, "-c", PROGRAM, how]
     done = subprocess.run(command, env={**clean, **environment}, capture_output=True, text=True, check=True)
     return int(done.stdout)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.state import evaluation_mode, parameters_kept, state_unchanged, untouched
+from lightning_gep.gradients.state import in_mode, parameters_kept, state_unchanged, untouched
 
 
 class Holder(nn.Module):
@@ -50,7 +50,7 @@ def test_everything_but_parameters_is_put_back() -> None:
 
 
 def fail(module: Holder) -> None:
-    with untouched(module), parameters_kept(module), evaluation_mode(module):
+    with untouched(module), parameters_kept(module), in_mode(module, training=False):
         module.count = 5
         module.weight.data.zero_()
         raise RuntimeError
@@ -166,6 +166,6 @@ def test_a_generator_that_is_dropped_puts_nothing_back() -> None:
 def test_each_part_goes_back_to_its_own_mode() -> None:
     module = Holder()
     module.part[1].eval()
-    with evaluation_mode(module):
+    with in_mode(module, training=False):
         assert not any(part.training for part in module.modules())
     assert [part.training for part in module.modules()] == [True, True, True, False]

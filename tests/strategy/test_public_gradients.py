@@ -36,7 +36,7 @@ def anchors(stream, seed=None, sweeps=1):
     groups = ParameterGroups.from_module(module)
     gradients = StepGradients(module, Precision(), groups, microbatch=5, expected_records=5, seed=seed)
     gradients.choose_backend((torch.randn(6, FEATURES), torch.randint(CLASSES, (6,))), "functional")
-    return PublicGradients(gradients, stream, lambda batch: batch, at_once=5, sweeps=sweeps)
+    return PublicGradients(gradients, stream, lambda batch: batch, num_anchors=5, sweeps=sweeps)
 
 
 def public():

@@ -14,9 +14,8 @@ from torch import nn
 
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients import choose_backend
-from lightning_gep.gradients.host_states import HostStates, held_generators, reseed, state_of
-from lightning_gep.gradients.randomness import DrawSizes
+from lightning_gep.gradients import GradientError, choose_backend
+from lightning_gep.gradients.randomness import HostStates, held_generators, reseed, state_of
 from tests.toys import CLASSES, FEATURES, Classifier, loader, records, strategy, trainer
 
 CHUNK = 4
@@ -26,17 +25,17 @@ COPIES = 8 * CHUNK
 class Draws(Classifier):
     """Scales the inputs by a random number."""
 
-    def __init__(self, draw, metric=False):
+    def __init__(self, draw, branches=False):
         super().__init__()
-        self.draw, self.metric = draw, metric
+        self.draw, self.branches = draw, branches
         self.numpy_generator, self.python_generators = np.random.default_rng(3), [random.Random(3)]
         self.torch_generator = torch.Generator().manual_seed(3)
 
     def training_step(self, batch, batch_idx):
         x, y = batch
         loss = nn.functional.cross_entropy(self(x * (1 + self.draw(self, x))), y)
-        if self.metric:
-            loss.item()  # not under vmap
+        if self.branches:
+            assert loss >= 0  # not under vmap
         return loss
 
 
@@ -49,6 +48,7 @@ OUTSIDE_TORCH = {
 FOR_A_BATCH = {
     "one number": lambda _, x: torch.rand(()),
     "a coin": lambda _, x: float(torch.rand(()) < 0.5),
+    "a number that is asked for": lambda _, x: torch.rand(()).item(),
     "a mask for all": lambda _, x: torch.rand(FEATURES),
     "a mask for all, from a generator": lambda module, x: torch.rand(FEATURES, generator=module.torch_generator),
     "a permutation of features": lambda _, x: torch.randperm(FEATURES) / FEATURES,
@@ -57,9 +57,9 @@ FOR_EACH_RECORD = {
     "a number": lambda _, x: torch.rand(len(x), 1),
     "a mask": lambda _, x: torch.rand_like(x),
     "dropout": lambda _, x: nn.functional.dropout(x),
-    "a mask, time first": lambda _, x: nn.functional.dropout(x.T).T,
     "a mask, from a generator": lambda module, x: torch.rand(x.shape, generator=module.torch_generator),
 }
+ASK_FOR_VALUES = ("a coin", "a number that is asked for")
 
 
 def trained(tmp_path, module, **settings):
@@ -93,8 +93,8 @@ def test_numbers_from_outside_torch_are_drawn_once_a_step(draw, tmp_path):
 
 
 @pytest.mark.parametrize("draw", {**OUTSIDE_TORCH, **FOR_A_BATCH})
-def test_numbers_for_a_batch_are_drawn_for_each_record_where_hooks_would_share_them(draw, tmp_path):
-    gradients = trained(tmp_path, Draws({**OUTSIDE_TORCH, **FOR_A_BATCH}[draw], metric=True))
+def test_in_a_loop_every_record_draws_its_own_numbers(draw, tmp_path):
+    gradients = trained(tmp_path, Draws({**OUTSIDE_TORCH, **FOR_A_BATCH}[draw], branches=True))
     assert gradients.backend.name == "loop"
     assert differ_within_chunks(of_copies(gradients))
 
@@ -102,62 +102,38 @@ def test_numbers_for_a_batch_are_drawn_for_each_record_where_hooks_would_share_t
 @pytest.mark.parametrize("draw", {**FOR_A_BATCH, **FOR_EACH_RECORD})
 def test_numbers_from_torch_are_drawn_for_each_record(draw, tmp_path):
     gradients = trained(tmp_path, Draws({**FOR_A_BATCH, **FOR_EACH_RECORD}[draw]))
-    asks_for_values = draw in ("a coin", "a permutation of features")
-    assert gradients.backend.name == ("loop" if asks_for_values else "functional")
+    assert gradients.backend.name == ("loop" if draw in ASK_FOR_VALUES else "functional")
     assert differ_within_chunks(of_copies(gradients))
 
 
-@pytest.mark.parametrize("draw", FOR_EACH_RECORD)
-def test_numbers_for_each_record_keep_the_hooks(draw, tmp_path):
-    gradients = trained(tmp_path, Draws(FOR_EACH_RECORD[draw], metric=True))
-    assert gradients.backend.name == "hooks"
-    assert differ_within_chunks(of_copies(gradients))
-
-
-def test_hooks_that_are_asked_for_are_refused(tmp_path):
-    module = Draws(lambda _, x: float(torch.rand(()) < 0.5), metric=True)
-    with pytest.raises(ConfigurationError, match="hooks would share random numbers among records"):
-        trained(tmp_path, module, gradients="hooks")
-
-
-LATER = {
-    "random": lambda _, x: random.random(),
-    "numpy.random": lambda _, x: np.random.rand(),
-    "torch": lambda _, x: float(torch.rand(())),
-}
-
-
-@pytest.mark.parametrize("draw", LATER)
-def test_a_step_that_begins_to_draw_for_a_chunk_is_computed_record_by_record_at_once(draw, tmp_path):
-    module = Draws(lambda _, x: 0.0, metric=True)
-    gradients = trained(tmp_path, module)
-    assert gradients.backend.name == "hooks"
+@pytest.mark.parametrize("draw", {**OUTSIDE_TORCH, **FOR_A_BATCH})
+def test_hooks_release_nothing_once_they_would_share_a_number(draw, tmp_path):
+    """`tests/gradients/test_hooks.py` has what is refused before training."""
+    module = Draws(lambda _, x: 0.0)
+    gradients = trained(tmp_path, module, gradients="hooks")
     assert different(of_copies(gradients)) == 1
-    module.draw = LATER[draw]
-    with pytest.warns(UserWarning, match=r"training_step draws random numbers .* a chunk would share"):
-        assert different(of_copies(gradients)) == COPIES
-    assert gradients.backend.name == "loop"
-    assert gradients.backend.reason.startswith("loop: training_step draws random numbers")
+    module.draw = {**OUTSIDE_TORCH, **FOR_A_BATCH}[draw]
+    with pytest.raises(GradientError, match="hooks would share random numbers among records"):
+        of_copies(gradients)
 
 
 def test_a_mask_that_could_be_for_each_record_is_found_by_the_check_on_public_records(tmp_path):
     """With CHUNK features for CHUNK records numbers alone do not tell whose they are."""
-    module = Draws(lambda _, x: 0.0, metric=True)
-    gradients = trained(tmp_path, module)
+    module = Draws(lambda _, x: 0.0)
+    gradients = trained(tmp_path, module, gradients="hooks")
     module.draw = lambda _, x: torch.cat([torch.rand(CHUNK), torch.zeros(FEATURES - CHUNK)])
-    with pytest.warns(UserWarning, match="for a batch as a whole"):
+    with pytest.raises(ConfigurationError, match="hooks would share random numbers"):
         gradients.check_again(next(iter(loader())))
-    assert different(of_copies(gradients)) == COPIES
 
 
-@pytest.mark.parametrize(
-    ("draw", "metric"), [*((name, False) for name in OUTSIDE_TORCH), ("nothing", False), ("nothing", True)]
-)
-def test_one_more_record_changes_no_other(draw, metric, tmp_path):
+@pytest.mark.parametrize("how", ["functional", "hooks", "loop"])
+@pytest.mark.parametrize("draw", [*OUTSIDE_TORCH, "nothing"])
+def test_one_more_record_changes_no_other(draw, how, tmp_path):
     """With the same draws before and after; by chunks, the sum of the others' gradients would move by many norms."""
-    module = Draws({**OUTSIDE_TORCH, "nothing": lambda _, x: 0.0}[draw], metric)
-    gradients = trained(tmp_path, module, generator="seeded")
-    assert gradients.backend.name == ("hooks" if metric else "functional")
+    if draw != "nothing" and how != "functional":
+        pytest.skip("every record has its own numbers, or hooks refuse them")
+    module = Draws({**OUTSIDE_TORCH, "nothing": lambda _, x: 0.0}[draw])
+    gradients = trained(tmp_path, module, generator="seeded", gradients=how)
     x, y = records(5 * CHUNK).tensors
     found = []
     for first in (0, 1):
@@ -176,11 +152,11 @@ OWN_GENERATORS = {
 }
 
 
-@pytest.mark.parametrize("metric", [False, True])
+@pytest.mark.parametrize("branches", [False, True])
 @pytest.mark.parametrize("draw", OWN_GENERATORS)
-def test_numbers_that_nothing_can_watch_are_refused(draw, metric, tmp_path):
+def test_numbers_that_nothing_can_watch_are_refused(draw, branches, tmp_path):
     with pytest.raises(ConfigurationError, match="make the generator an attribute of the module"):
-        trained(tmp_path, Draws(OWN_GENERATORS[draw], metric))
+        trained(tmp_path, Draws(OWN_GENERATORS[draw], branches))
 
 
 def test_choosing_a_backend_leaves_the_generators_of_the_module_alone():
@@ -219,21 +195,3 @@ def test_generators_that_have_no_state_are_left_out():
     module = nn.Module()
     module.chance = {"a": random.SystemRandom(), "b": random.Random()}
     assert held_generators(module) == [module.chance["b"]]
-
-
-def test_every_draw_of_torch_is_noted():
-    x = torch.ones(3, 4)
-    with DrawSizes() as draws:
-        nn.functional.dropout(x)
-        torch.randn(2)
-        x.clone().uniform_(generator=torch.Generator())
-        torch.distributions.Normal(x, 1.0).rsample()
-        torch.relu(x)
-    assert draws.sizes == [12, 2, 12, 12]
-    assert not draws.unseen
-    with DrawSizes() as draws:
-        torch.relu(x)
-    assert not draws.unseen
-    with DrawSizes() as draws:
-        torch.set_rng_state(torch.Generator().manual_seed(9).get_state())
-    assert draws.unseen

@@ -1,0 +1,122 @@
+"""All records of a fit are differentiated in chunks of one size, so that rounding does not depend on the others."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from lightning_gep.algorithm.basis import Basis
+from lightning_gep.algorithm.gep import Sums
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.gradients import choose_backend, microbatches
+from lightning_gep.gradients.batches import take
+from lightning_gep.gradients.functional import FunctionalGradients
+from lightning_gep.gradients.loop import LoopGradients
+from lightning_gep.strategy.step import StepGradients, equal_chunks
+from tests.gradients.test_backends import bound, every_backend
+from tests.gradients_zoo import FEATURES, loss_of
+from tests.gradients_zoo import Classifier as Zoo
+from tests.toys import Classifier, loader, strategy, trainer
+
+
+@every_backend
+def test_the_gradient_of_a_record_is_the_same_however_many_others_there_are(backend, monkeypatch):
+    """In other sizes products of matrices round differently; at a tie of two logits that moved all of a gradient."""
+    net = nn.Linear(784, 3)
+    x = torch.randn(40, 784, generator=torch.Generator().manual_seed(0)) * 1e7
+    batch = (x, torch.arange(40) % 3)
+    used = backend(net, lambda batch: F.cross_entropy(net(batch[0]), batch[1]), ParameterGroups.from_module(net))
+    sizes, rows_of = [], used.rows
+    monkeypatch.setattr(used, "rows", lambda batch, size, out=None: sizes.append(size) or rows_of(batch, size, out))
+    found = [used(take(batch, slice(0, drawn)), chunk_size=16) for drawn in (1, 15, 16, 17, 33)]
+    assert [len(rows) for rows in found] == [1, 15, 16, 17, 33]
+    assert backend is LoopGradients or set(sizes) == {16}
+    for rows in found:
+        assert torch.equal(rows, found[-1][: len(rows)])
+    shifted = used(take(batch, slice(5, 38)), chunk_size=16)
+    assert torch.equal(shifted[:-5], found[-1][5:])
+
+
+def test_all_microbatches_of_a_training_are_computed_and_projected_in_one_size(tmp_path, monkeypatch):
+    sizes: dict[str, set[int]] = {"differentiated": set(), "projected": set(), "held": set()}
+    rows_of, embed, add = FunctionalGradients.rows, Basis.embed, Sums.add
+
+    def noting_rows(self, batch, size, out=None):
+        sizes["differentiated"].add(size)
+        return rows_of(self, batch, size, out)
+
+    def noting_embed(self, gradients):
+        sizes["projected"].add(len(gradients))
+        return embed(self, gradients)
+
+    def noting_add(self, gradients, *others):
+        sizes["held"].add(len(gradients))
+        with monkeypatch.context() as inside:
+            inside.setattr(Basis, "embed", noting_embed)
+            return add(self, gradients, *others)
+
+    monkeypatch.setattr(Sums, "add", noting_add)
+    fit = trainer(tmp_path, strategy(gradients="functional", generator="system"), max_epochs=4)
+    monkeypatch.setattr(
+        StepGradients, "of_private", noting_the(StepGradients.of_private, FunctionalGradients, noting_rows, monkeypatch)
+    )
+    fit.fit(Classifier(), loader(batch_size=30))
+    assert sizes["differentiated"] == sizes["projected"] == {16}
+    assert len(sizes["held"]) > 1, "batches of several sizes were drawn"
+
+
+def noting_the(of_private, backend, rows, monkeypatch):
+    """Private gradients with another `rows`; those of public records keep their own."""
+
+    def noted(self, batch):
+        for microbatch in microbatches(batch, self.microbatch):
+            with monkeypatch.context() as inside:
+                inside.setattr(backend, "rows", rows)
+                yield next(of_private(self, microbatch))
+
+    return noted
+
+
+def test_chunks_are_as_large_as_is_expected_and_fits():
+    assert equal_chunks(1000, most=256) == 129
+    assert equal_chunks(4000, most=250) == 250
+    assert equal_chunks(12, most=512) == 16
+    assert equal_chunks(12, most=5) == 5
+
+
+def batch_of(size):
+    return torch.randn(size, FEATURES), torch.randint(3, (size,))
+
+
+@every_backend
+@pytest.mark.parametrize("chunk", [1, 3, 10, 100])
+def test_chunks_give_the_gradients_of_the_whole(backend, chunk):
+    module, batch = Zoo(), batch_of(10)
+    whole, in_chunks = bound(backend, module)(batch), bound(backend, module)
+    in_chunks.largest_chunk = chunk
+    torch.testing.assert_close(in_chunks(batch), whole)
+    assert in_chunks(batch_of(0)).shape == (0, whole.shape[1])
+
+
+@every_backend
+def test_the_loss_never_sees_more_records_than_are_differentiated_together(backend):
+    module, seen = Zoo(), []
+    loss = loss_of(module)
+    used = backend(module, lambda batch: seen.append(len(batch[0])) or loss(batch), ParameterGroups.from_module(module))
+    used.largest_chunk = 4
+    used(batch_of(10))
+    assert len(seen) == {"functional": 3, "hooks": 3, "loop": 10}[backend.name]
+    assert max(seen) <= 4
+
+
+def test_half_precision_gradients_are_widened_in_chunks_too():
+    module = Zoo(nn.Linear(FEATURES, 3)).bfloat16()
+
+    def loss(batch):
+        return F.cross_entropy(module(batch[0].bfloat16()).float(), batch[1])
+
+    used, batch = choose_backend(module, loss, ParameterGroups.from_module(module), batch_of(8)), batch_of(9)
+    whole = used(batch)
+    used.largest_chunk = 2
+    assert used(batch).dtype == whole.dtype == torch.float32
+    torch.testing.assert_close(used(batch), whole, rtol=0.02, atol=0.02)

@@ -1,0 +1,245 @@
+"""Losses that have no right per-sample gradients are refused, each with what is wrong and what to do."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
+
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients import choose_backend
+from tests.gradients_zoo import CLASSES, FEATURES, Autoencoder, Classifier, MixedPrecision, loss_of, mlp, text
+from tests.gradients_zoo import N as RECORDS
+
+EVERY_WAY = pytest.mark.parametrize("how", ["auto", "functional", "hooks", "loop"])
+
+
+def batch_of(n: int = RECORDS) -> tuple[Tensor, Tensor]:
+    return torch.randn(n, FEATURES), torch.arange(n) % CLASSES
+
+
+def choose(module: LightningModule, batch: Any = None, how: str = "auto") -> Any:
+    groups = ParameterGroups.from_module(module)
+    return choose_backend(module, loss_of(module), groups, batch_of() if batch is None else batch, how)
+
+
+def loss(function: Callable[[Tensor, Tensor], Tensor], network: nn.Module | None = None) -> LightningModule:
+    """A module whose loss is a function of the network's outputs and the labels."""
+
+    class Custom(Classifier):
+        def training_step(self, batch: Any, batch_index: int) -> Tensor:
+            return function(self(batch[0]), batch[1])
+
+    return Custom(network)
+
+
+def with_batch_norm(*more: nn.Module, **settings: Any) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(FEATURES, 7), nn.BatchNorm1d(7, **settings), *more, nn.Tanh(), nn.Linear(7, CLASSES))
+
+
+def contrastive(z: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(z @ z.T, torch.arange(len(z)))
+
+
+def mixup(logits: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(0.7 * logits + 0.3 * logits[torch.randperm(len(y))], y)
+
+
+def class_weights(logits: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(logits, y, weight=torch.tensor([1.0, 2.0, 5.0]))
+
+
+def summed(logits: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(logits, y, reduction="sum")
+
+
+class OverWords(LightningModule):
+    """The mean runs over the words of all records, of which some have more than others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11))
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        return F.cross_entropy(self.network(batch).transpose(1, 2), batch, ignore_index=0)
+
+
+class MixedBatchNorm(MixedPrecision):
+    def __init__(self) -> None:
+        super().__init__(with_batch_norm())
+
+
+class MovesFrozenParameter(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.center = nn.Parameter(torch.zeros(CLASSES), requires_grad=False)
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        outputs = self(batch[0])
+        self.center.data.lerp_(outputs.detach().mean(dim=0), 0.1)
+        return F.cross_entropy(outputs, batch[1])
+
+
+class Remembers(Classifier):
+    last: Any = 0.0
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        outputs = self(batch[0])
+        before, self.last = self.last, outputs.detach().mean(dim=0)
+        return F.cross_entropy(outputs + before, batch[1])
+
+
+class ReentrantCheckpoint(Classifier):
+    def __init__(self, first: nn.Module) -> None:
+        super().__init__(nn.ModuleList([first, mlp(), nn.Linear(CLASSES, CLASSES)]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, middle, last = self.network
+        start = first(x)
+        return last(checkpoint(middle, start if start.requires_grad else start.requires_grad_(), use_reentrant=True))
+
+
+def padded() -> Tensor:
+    words = text()().clamp(min=1)
+    for i, row in enumerate(words):
+        row[: i % 4] = 0
+    return words
+
+
+MIXES = r"depends on the other records.*Records must not mix"
+NORM = r"BatchNorm mixes them: network\.1\. Replace it by nn\.GroupNorm"
+REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
+    "sum": (lambda: loss(summed), r"summed over the batch\. .*reduction='mean'"),
+    "sum in part": (
+        lambda: loss(lambda z, y: F.cross_entropy(z, y) + 0.1 * z.square().sum()),
+        r"not a mean over the records.*Average every term",
+    ),
+    "BatchNorm": (lambda: Classifier(with_batch_norm()), NORM),
+    "BatchNorm with dropout": (lambda: Classifier(with_batch_norm(nn.Dropout(0.5))), NORM),
+    "BatchNorm in bf16": (MixedBatchNorm, NORM),
+    "BatchNorm without running statistics": (
+        lambda: Classifier(with_batch_norm(track_running_stats=False)).eval(),
+        NORM,
+    ),
+    "contrastive": (lambda: loss(contrastive), MIXES),
+    "MixUp": (lambda: loss(mixup), MIXES),
+    "class weights": (lambda: loss(class_weights), MIXES),
+    "a little mixing": (lambda: loss(lambda z, y: F.cross_entropy(z, y) + 0.02 * contrastive(z, y)), MIXES),
+    "a parameter is moved": (MovesFrozenParameter, "training_step changes center: .*without noise"),
+    "memory": (Remembers, "training_step remembers.*it sets last"),
+    "squeeze": (
+        lambda: loss(lambda z, y: F.cross_entropy(z.squeeze(), y)),
+        r"works on a batch but not on a single record.*squeeze\(\)",
+    ),
+    "two records are different": (
+        lambda: loss(lambda z, y: F.cross_entropy(z, y) * (1.0 if len(y) > 1 else 3.0)),
+        "not a mean over the records",
+    ),
+    "many records are different": (
+        lambda: loss(lambda z, y: F.cross_entropy(z, y) * (1.0 if len(y) < 5 else 3.0)),
+        "not the mean of the gradients of its records",
+    ),
+    "no loss": (lambda: loss(lambda z, y: None), "NoneType.*Return one number"),  # type: ignore[arg-type, return-value]
+    "several losses": (lambda: loss(lambda z, y: torch.zeros(3)), r"shape \(3,\).*Return one number"),
+    "nothing depends on weights": (lambda: loss(lambda z, y: 0.0 * z.sum()), "gradient of every public record is zero"),
+    # Without a parameter before it, autograd gives no gradient for what is checkpointed, and no error either.
+    "silent reentrant checkpoint": (lambda: ReentrantCheckpoint(nn.Identity()), "use_reentrant=False"),
+    "reentrant checkpoint": (lambda: ReentrantCheckpoint(nn.Linear(FEATURES, FEATURES)), "use_reentrant=False"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@EVERY_WAY
+def test_what_has_no_right_per_sample_gradients_is_refused_in_every_way(name: str, how: str) -> None:
+    module, message = REFUSED[name]
+    built = module()
+    before = [p.clone() for p in built.parameters()]
+    with pytest.raises(ConfigurationError, match=message):
+        choose(built, how=how)
+    assert all(torch.equal(p, values) for p, values in zip(built.parameters(), before, strict=True))
+
+
+def test_a_mean_over_words_of_all_records_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="average within each record first"):
+        choose(OverWords(), padded())
+
+
+@EVERY_WAY
+def test_running_statistics_are_refused_by_name_and_put_back(how: str) -> None:
+    norm = nn.InstanceNorm1d(2, track_running_stats=True)
+    network = nn.Sequential(nn.Linear(FEATURES, 8), nn.Unflatten(1, (2, 4)), norm, nn.Flatten(), nn.Linear(8, CLASSES))
+    before = norm.running_mean.clone()
+    with pytest.raises(ConfigurationError, match=r"training_step changes .*network\.2\.running_mean.*without noise"):
+        # In training mode these statistics are written but not used, so the gradients themselves are right.
+        choose(Classifier(network), how=how)
+    assert torch.equal(norm.running_mean, before)
+
+
+def test_one_public_record_is_too_few() -> None:
+    with pytest.raises(ConfigurationError, match=r"1 record;.*larger batch size for the auxiliary data"):
+        choose(Classifier(), batch_of(1))
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 40])
+def test_any_number_of_records_from_two_on_will_do(n: int) -> None:
+    assert choose(Classifier(), batch_of(n)).name == "functional"
+    for mixing in (Classifier(with_batch_norm()), loss(contrastive)):
+        with pytest.raises(ConfigurationError, match="depends on the other records"):
+            choose(mixing, batch_of(n))
+
+
+def test_public_records_without_a_finite_gradient_are_left_out() -> None:
+    x, y = batch_of()
+    x[1] = torch.nan
+    assert choose(Classifier(), (x, y)).reason.endswith(f"checked on {RECORDS - 1} public records")
+    x[1:] = torch.inf
+    with pytest.raises(ConfigurationError, match=f"Of {RECORDS} public records {RECORDS - 1} have a gradient"):
+        choose(Classifier(), (x, y))
+
+
+class NumpyNoise(Classifier):
+    """Random in training mode in a way that torch does not see."""
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        x, y = batch
+        scale = 1 + np.random.rand(len(x), 1) if self.training else np.ones((len(x), 1))
+        return F.cross_entropy(self(x * torch.as_tensor(scale, dtype=x.dtype)), y)
+
+
+class SamplesAlways(Autoencoder):
+    def sample(self, mean: Tensor, std: Tensor) -> Tensor:
+        return mean + std * torch.randn_like(std)
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        mean, log_std = self.encoder(batch[0]).chunk(2, dim=1)
+        return (self.decoder(self.sample(mean, log_std.exp())) - batch[0]).square().sum(dim=1).mean()
+
+
+class SamplesFromADistribution(SamplesAlways):
+    def sample(self, mean: Tensor, std: Tensor) -> Tensor:
+        return torch.distributions.Normal(mean, std).rsample()
+
+
+@pytest.mark.parametrize(
+    ("module", "chosen"),
+    [(NumpyNoise, "functional"), (SamplesAlways, "functional"), (SamplesFromADistribution, "loop")],
+)
+def test_random_losses_are_compared_with_the_same_random_numbers(module: type[LightningModule], chosen: str) -> None:
+    assert choose(module()).name == chosen
+    assert choose(module(), how="loop").name == "loop"
+
+
+class MixesByACoin(Classifier):
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        x, y = batch
+        return F.cross_entropy(self(x + x.roll(1, 0) if torch.rand(1).item() < 1e-4 else x), y)
+
+
+def test_a_record_that_is_alone_has_none_to_mix_with() -> None:
+    assert choose(MixesByACoin()).name in ("functional", "loop")
