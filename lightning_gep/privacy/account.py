@@ -1,4 +1,4 @@
-"""The privacy account of a run: planned, spent, left. Every release is charged before it happens."""
+"""The privacy account of a run: planned, spent, remaining. Every release is charged before it happens."""
 
 import math
 import os
@@ -15,17 +15,31 @@ from lightning_gep.privacy.plan import PrivacyPlan
 
 
 class PrivacyAccount:
-    """Counts releases, on disk first where there is a ledger, and refuses the one that would exceed the target.
+    """Counts releases, in the ledger first if there is one, and refuses a release that would exceed the target ε.
 
     Guarantee: noise is drawn only after `charge` returned, so `steps` is never below the number of releases made.
+
+    Args:
+        plan: Sampling, noise and accounting of the run.
+        private: Whether sampling and noise are secret. If not, ε is ∞, but the budget is enforced all the same.
+        run_id: Identifies the run in ledgers, checkpoints and cards; a new one by default.
+        steps: Releases made so far.
+
+    Example:
+        ```python
+        account = trainer.strategy.privacy
+        account.epsilon(), account.delta, account.steps
+        account.report()  # everything, as plain numbers
+        ```
+
     """
 
     def __init__(self, plan: PrivacyPlan, *, private: bool = True, run_id: str | None = None, steps: int = 0) -> None:
         self.plan, self.private, self.steps = plan, private, steps
         self.trusted = False
-        """Whether the count began at a checkpoint whose ledger was lost: steps made after it are not counted."""
+        """Whether the count started from a checkpoint whose ledger was lost: steps after it are not counted."""
         self.builds_on: list[str] = []
-        """Other private runs whose weights this one began with, on the user's word that they share no record."""
+        """Other private runs whose weights this one started from; the user states that they share no record."""
         self.run_id = run_id or uuid.uuid4().hex
         self.ledger: Ledger | None = None
         self.ledger_path: Path | None = None
@@ -42,20 +56,25 @@ class PrivacyAccount:
         return self.plan.event.noise_multiplier
 
     def epsilon(self, delta: float | None = None) -> float:
-        """ε spent so far; ∞ for a run that is not private, because its sampling and noise can be repeated."""
+        """ε spent so far, at the plan's δ or another; ∞ for a run that is not private.
+
+        Args:
+            delta: The δ to compute ε at, instead of the plan's.
+
+        """
         return self.accounted_epsilon(delta) if self.private else math.inf
 
     def accounted_epsilon(self, delta: float | None = None) -> float:
-        """What the accountant gives for the steps so far, which is a guarantee only if the run is private.
+        """The accountant's ε for the steps so far; it is a guarantee only if the run is private.
 
-        At the plan's δ from the curve, rounded up; at another δ by asking the accountant.
+        At the plan's δ from the curve, rounded up; at another δ from the accountant.
         """
         if delta is None or delta == self.delta:
             return self._curve(self.steps)
         return epsilon_of([(self.plan.event, self.steps)], delta, self.plan.accountant)
 
     def epsilon_after(self, steps: int) -> float:
-        """ε after `steps` steps in all at the plan's δ, from the curve, rounded up."""
+        """ε after `steps` steps at the plan's δ, from the curve, rounded up."""
         return self._curve(steps)
 
     def delta_at(self, epsilon: float) -> float:
@@ -66,7 +85,7 @@ class PrivacyAccount:
 
     @property
     def remaining_epsilon(self) -> float | None:
-        """What the accountant leaves of the target ε, or None without a target."""
+        """What is left of the target ε, or None without a target."""
         target = self.plan.target_epsilon
         return None if target is None else max(0.0, target - self.accounted_epsilon())
 
@@ -76,10 +95,16 @@ class PrivacyAccount:
         return not targets or self._curve(self.steps + 1) <= min(targets)
 
     def charge(self) -> None:
-        """Count one release, or refuse it; to be called right before its noise is drawn."""
+        """Count one release; called right before its noise is drawn.
+
+        Raises:
+            BudgetExhaustedError: If the release would exceed the target ε.
+            LedgerError: If the ledger is closed.
+
+        """
         if not self.allows_another_step():
             raise BudgetExhaustedError(
-                f"The budget is used up: after {self.steps} steps ε is {self.accounted_epsilon():.4g}, and one more "
+                f"The budget is used up: after {self.steps} steps ε is {self.accounted_epsilon():.4g}, and another "
                 f"step would exceed the target of {self.plan.target_epsilon:g}. Stop here, or start a new run with a "
                 "larger epsilon."
             )
@@ -88,19 +113,13 @@ class PrivacyAccount:
         self.steps += 1
 
     def open_ledger(self, path: str | os.PathLike[str]) -> None:
-        """Start a new ledger at `path`; every release from now on is written there first."""
+        """Start a new ledger at `path`; every later release is written there first."""
         event = self.plan.event
-        parameters = {
-            "sample_rate": event.sample_rate,
-            "noise_multiplier": event.noise_multiplier,
-            "plan": self.plan.to_state(),
-        }
-        self._use(Ledger.create(path, self.run_id, parameters))
-        if self.steps and self.ledger is not None:
-            self.ledger.carry(self.steps)
+        rates = {"sample_rate": event.sample_rate, "noise_multiplier": event.noise_multiplier}
+        self._use(Ledger.create(path, self.run_id, {**rates, "plan": self.plan.to_state()}))
 
     def resume_ledger(self, path: str | os.PathLike[str]) -> None:
-        """Continue the ledger at `path`: what it counts beyond this account was lost in a crash, and is spent."""
+        """Continue the ledger at `path`. What it counts beyond this account was lost in a crash, and is spent."""
         ledger = Ledger.resume(path, self.run_id)
         try:
             self._check_releases(ledger.content)
@@ -108,18 +127,18 @@ class PrivacyAccount:
             ledger.close()
             raise
         self._use(ledger)
-        # Written down, not only remembered: the next crash must not forget what this ledger never saw.
-        if self.steps > ledger.content.count:
-            ledger.carry(self.steps - ledger.content.count)
-        self.steps = ledger.content.count
 
     def close_ledger(self) -> None:
-        """Let go of the ledger's file, so that it can be resumed; nothing can be released until it is."""
+        """Close the ledger's file, so that it can be resumed; nothing can be released until then."""
         if self.ledger is not None:
             self.ledger.close()
 
     def _use(self, ledger: Ledger) -> None:
+        """Take the larger count of ledger and account, and write down what the ledger lacks before the next crash."""
         self.ledger, self.ledger_path = ledger, ledger.path
+        if self.steps > ledger.content.count:
+            ledger.carry(self.steps - ledger.content.count)
+        self.steps = ledger.content.count
 
     def _check_releases(self, content: LedgerContent) -> None:
         for event, count in content.history:
@@ -131,7 +150,7 @@ class PrivacyAccount:
                 )
 
     def report(self) -> dict[str, Any]:
-        """The account in plain numbers, for logs and for people; `epsilon` is ∞ unless the run is `private`."""
+        """The account as plain numbers and strings; `epsilon` is ∞ unless the run is `private`."""
         return {
             "private": self.private and self.noise_multiplier > 0,
             "epsilon": self.epsilon(),
@@ -147,7 +166,7 @@ class PrivacyAccount:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: plain numbers and strings; no secret is among them."""
+        """The state for a checkpoint: plain numbers and strings, no secret."""
         return {
             "plan": self.plan.to_state(),
             "run_id": self.run_id,
@@ -159,7 +178,7 @@ class PrivacyAccount:
 
     @classmethod
     def from_state(cls, state: dict[str, Any], plan: PrivacyPlan | None = None) -> "PrivacyAccount":
-        """The account of a checkpoint; if `plan` is given it must be the checkpoint's own."""
+        """The account saved in a checkpoint; a given `plan` must match the checkpoint's."""
         saved = PrivacyPlan.from_state(state["plan"])
         if plan is not None:
             check_same_plan(saved, plan)
@@ -170,10 +189,10 @@ class PrivacyAccount:
 
 
 def check_same_plan(saved: PrivacyPlan, asked: PrivacyPlan) -> None:
-    """Raises ConfigurationError, naming what differs, unless both plans promise the same.
+    """Raises ConfigurationError, naming the differences, unless both plans give the same guarantee.
 
-    Numbers may differ in their last digits: splitting a step's σ and putting it together again rounds. The run goes on
-    with the saved plan, so this decides nothing but whether another one was meant.
+    Numbers may differ in their last digits, because splitting a step's σ and recombining it rounds. The run continues
+    with the saved plan, so this only detects that another plan was meant.
     """
     before, now = saved.to_state(), asked.to_state()
     changed = [f"{name}: {before[name]} → {now[name]}" for name in before if not _equal(before[name], now[name])]

@@ -1,9 +1,10 @@
-"""The ledger: an append-only file of releases that outlives the process, so that a crash can never hide one."""
+"""The ledger: an append-only file of releases that outlives the process, so that a crash cannot hide one."""
 
 import itertools
 import json
 import os
 import zlib
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -13,7 +14,7 @@ from lightning_gep.privacy.accounting import SampledGaussian
 
 try:
     import fcntl
-except ImportError:  # Windows: no advisory locks, so two runs on one ledger are not caught there.
+except ImportError:  # Windows has no advisory locks: two runs on one ledger are not detected there
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = "lightning-gep ledger 1"
@@ -26,18 +27,18 @@ def _encode(entry: dict[str, Any]) -> bytes:
 
 
 TORN_LINE = _encode({"torn": True})
-"""Follows a line that a killed process left unfinished."""
+"""Follows a line that a killed process left incomplete."""
 
 
 @dataclass
 class LedgerContent:
-    """What a ledger says: whose it is, and every release in order."""
+    """The run that a ledger belongs to, and every release in order."""
 
     run_id: str
     parameters: dict[str, Any]
     releases: list[SampledGaussian] = field(default_factory=list)
     carried: int = 0
-    """Releases made before or outside this ledger, as far as its writers knew."""
+    """Releases known from a checkpoint that are not in this ledger."""
     torn: bool = False
     """The last line is incomplete: the process died while writing it."""
 
@@ -48,20 +49,16 @@ class LedgerContent:
 
     @property
     def history(self) -> list[tuple[SampledGaussian, int]]:
-        """The releases as the accountants take them."""
-        counts: dict[SampledGaussian, int] = {}
-        for event in self.releases:
-            counts[event] = counts.get(event, 0) + 1
-        return list(counts.items())
+        """The recorded releases, for an accountant."""
+        return list(Counter(self.releases).items())
 
 
 class Ledger:
     """An open ledger of one run, held by one process.
 
-    Guarantee: when `record` returns, the release is on disk (written and fsynced, its directory entry too). Call it
-    before the noise is drawn: a process killed at any moment has then recorded at least the releases it made. The last
-    line may be torn by the kill; it is counted as a release, although its noise was never drawn, because the other
-    mistake would cost privacy.
+    Guarantee: when `record` returns, the release is on disk (written and fsynced, its directory entry too). It is
+    called before the noise is drawn, so a process killed at any moment has recorded at least the releases it made. A
+    last line torn by the kill counts as a release: overcounting costs budget, undercounting would cost privacy.
     """
 
     def __init__(self, path: Path, file: IO[bytes], content: LedgerContent) -> None:
@@ -69,17 +66,16 @@ class Ledger:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], run_id: str, parameters: dict[str, Any]) -> "Ledger":
-        """A new ledger; an existing one is never overwritten. `parameters` name sample_rate and noise_multiplier."""
+        """A new ledger; an existing one is never overwritten. `parameters` include sample_rate and noise_multiplier."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         file = _open_locked(path)
         if read_or_none(path) is not None:
             file.close()
             raise LedgerError(
-                f"There is a ledger at {path} already. Continue that run from its checkpoint, or choose another "
-                "directory."
+                f"There is a ledger at {path} already. Continue that run from its checkpoint, or use another directory."
             )
-        file.truncate(0)  # at most a first line that was never finished, so nothing was released
+        file.truncate(0)  # at most an incomplete first line, so nothing was released
         ledger = cls(path, file, LedgerContent(run_id, parameters))
         ledger._append({"format": FORMAT, "run_id": run_id, "parameters": parameters})
         _fsync_directory(path.parent)
@@ -87,9 +83,9 @@ class Ledger:
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], run_id: str) -> "Ledger":
-        """The ledger of an earlier process of the same run, open for more."""
+        """The ledger of an earlier process of the same run, open for appending."""
         path = Path(path)
-        read(path)  # a missing file must not be created by opening it
+        read(path)  # opening would create a missing file
         file = _open_locked(path)
         content = read(path)
         if content.run_id != run_id:
@@ -105,19 +101,19 @@ class Ledger:
         return ledger
 
     def record(self, event: SampledGaussian, step: int) -> None:
-        """Put one release on disk, and return only when it is there."""
+        """Write one release to disk; returns only once it is there."""
         if self._file.closed:
-            raise LedgerError(f"The ledger {self.path} is closed. Resume it before releasing anything more.")
+            raise LedgerError(f"The ledger {self.path} is closed. Resume it before releasing anything else.")
         self._append({"step": step, "q": event.sample_rate, "sigma": event.noise_multiplier})
         self.content.releases.append(event)
 
     def carry(self, count: int) -> None:
-        """Note `count` releases that are not in this ledger, so that it never counts less than its run has made."""
+        """Record `count` releases that are missing here, so that the ledger never counts fewer than the run made."""
         self._append({"carried": count})
         self.content.carried += count
 
     def close(self) -> None:
-        """Let go of the file and its lock."""
+        """Close the file and release its lock."""
         self._file.close()
 
     def _append(self, entry: dict[str, Any]) -> None:
@@ -130,18 +126,18 @@ class Ledger:
 
 
 def read(path: str | os.PathLike[str]) -> LedgerContent:
-    """What the ledger says; a torn last line is accepted and counted, any other damage is an error."""
+    """The content of a ledger. A torn last line is accepted and counted; any other damage raises LedgerError."""
     content = read_or_none(path)
     if content is None:
         raise LedgerError(
-            f"There is no usable ledger at {path}. It counts what was released since the last checkpoint; "
-            "restore it, or state explicitly that the checkpoint's count is complete."
+            f"There is no usable ledger at {path}. It counts what was released since the last checkpoint. Restore it, "
+            "or pass trust_checkpoint=True to state that the checkpoint's count is complete."
         )
     return content
 
 
 def read_or_none(path: str | os.PathLike[str]) -> LedgerContent | None:
-    """As `read`, but None when the file is missing or its first line was never finished (so nothing was released)."""
+    """Like `read`, but None if the file is missing or its first line is incomplete, so nothing was released."""
     path = Path(path)
     if not path.exists():
         return None
@@ -173,9 +169,9 @@ def read_or_none(path: str | os.PathLike[str]) -> LedgerContent | None:
 
 
 def _is_torn(following: list[bytes]) -> bool:
-    """Whether a line with these lines after it was left unfinished by a killed process, rather than damaged later.
+    """Whether a bad line was left incomplete by a killed process, rather than damaged later.
 
-    It was if it is the last, or if the mark of its repair follows; the repair may have been killed too, and repeated.
+    It was if it is the last line, or if the mark of its repair follows; the repair may itself have been killed.
     """
     others = itertools.dropwhile(lambda line: line != TORN_LINE and TORN_LINE.startswith(line), following)
     return next(others, TORN_LINE) == TORN_LINE
@@ -186,7 +182,7 @@ def _first_event(content: LedgerContent) -> SampledGaussian:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """The entry on a line, or None if the line is incomplete or its checksum is wrong."""
+    """The entry on a line, or None if the line is incomplete or fails its checksum."""
     checksum, _, text = line.partition(b" ")
     try:
         if int(checksum, 16) != zlib.crc32(text):

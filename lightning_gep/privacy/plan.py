@@ -1,4 +1,4 @@
-"""The one frozen config that decides the guarantee: sampling, noise and accounting read it, so they cannot disagree."""
+"""The one frozen config behind the guarantee: sampling, noise and accounting read it, so they cannot disagree."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +28,7 @@ class PrivacyPlan:
 
     def __post_init__(self) -> None:
         positive_integer("num_records", self.num_records, "It is the number of training records (N).")
-        positive_integer(
-            "expected_batch_size", self.expected_batch_size, "It is the mean batch size (batch_size × world)."
-        )
+        positive_integer("expected_batch_size", self.expected_batch_size, "It is batch_size × devices.")
         if self.expected_batch_size > self.num_records:
             raise ConfigurationError(
                 f"The expected batch size {self.expected_batch_size} is above the number of records {self.num_records} "
@@ -73,7 +71,7 @@ class PrivacyPlan:
         check_one_target(epsilon, noise_multiplier)
         if mechanism.uses_basis:
             _check_basis_size(k, num_parameters)
-        # Made once with a stand-in noise, so that every other mistake is found before the seconds of a calibration.
+        # A draft without noise, so that every other mistake is found before the slow calibration.
         stand_in = mechanism.release(0.0, k=k, num_parameters=num_parameters)
         draft = cls(num_records, expected_batch_size, delta, stand_in, accountant, epsilon, steps)
         if epsilon is not None:
@@ -90,7 +88,7 @@ class PrivacyPlan:
         return cls(num_records, expected_batch_size, delta, release, accountant, epsilon, steps)
 
     def to_state(self) -> dict[str, Any]:
-        """Plain numbers and strings, fit for JSON."""
+        """Plain numbers and strings for JSON."""
         return {**vars(self), "release": self.release.to_state()}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Numbers for people. ε and δ are rounded up, so that no more is promised than was kept."""
+"""Numbers for people. ε and δ are rounded up, so that no text promises more than holds."""
 
 import math
 from decimal import ROUND_CEILING, Context, Decimal
@@ -13,18 +13,18 @@ def figure(value: float) -> float | str:
 
 
 def rounded_up(epsilon: float | None, digits: int = 3) -> str:
-    """ε with at most `digits` decimals, rounded up, for tables; ∞ where there is no bound, a dash for no figure."""
+    """ε with at most `digits` decimals, rounded up, for tables; ∞ without a bound, a dash for None."""
     if epsilon is None:
         return "–"
     if math.isinf(epsilon):
         return "∞"
-    # In decimal: 1000·1.1 is above 1100 in binary, and would show a target that was kept as exceeded.
+    # In decimal: in binary 1000·1.1 exceeds 1100, which would show a target that was kept as exceeded.
     value = Decimal(repr(float(epsilon))).quantize(Decimal(1).scaleb(-digits), ROUND_CEILING)
     return f"{value.normalize():f}"
 
 
 def shown_epsilon(epsilon: Figure) -> str:
-    """ε to four digits, rounded up; ∞ where there is no bound, a dash where there is no figure."""
+    """ε to four digits, rounded up; ∞ without a bound, a dash for None."""
     return "–" if epsilon is None else _rounded_up(float(epsilon), digits=4)
 
 
@@ -34,7 +34,7 @@ def shown_delta(delta: Figure) -> str:
 
 
 def shown(value: object) -> str:
-    """Any other value: numbers to six digits, a dash for nothing."""
+    """Any other value: numbers to six digits, a dash for None."""
     if value is None:
         return "–"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""How large a run is: the public numbers that its noise depends on."""
+"""The size of a run: the public numbers that determine its noise."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from lightning_gep.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class RunSize:
-    """The public numbers of a run that its noise depends on, counted as the strategy counts them.
+    """The public numbers that determine a run's noise, counted as the strategy counts them.
 
     `batch_size` is that of the train loader, so of one device. A run ends after `max_epochs` or `max_steps`, whichever
-    is first; −1 is no limit.
+    comes first; −1 means no limit.
     """
 
     num_records: int
@@ -26,68 +26,62 @@ class RunSize:
     def __post_init__(self) -> None:
         positive_integer("records", self.num_records, "It is the number of training records (N).")
         positive_integer("parameters", self.num_parameters, "It is the number of trainable parameters (p).")
-        positive_integer("batch_size", self.batch_size, "It is the mean number of records a step draws, e.g. 256.")
+        positive_integer("batch_size", self.batch_size, "It is the expected number of records per step, e.g. 256.")
         positive_integer("devices", self.devices, "It is the number of processes that share a batch.")
         for name, limit in {"max_epochs": self.max_epochs, "max_steps": self.max_steps}.items():
             if limit is not None and limit != -1:
                 positive_integer(name, limit, "It ends the run; -1 means no limit.")
-        check_limit(self.limit_train_batches)
+        share = self.limit_train_batches
+        if isinstance(share, bool) or not (share > 0 and (isinstance(share, int) or share <= 1)):
+            raise ConfigurationError(
+                f"limit_train_batches={share!r} must be a number of steps above 0, or a fraction of the epoch up to "
+                "1.0. Use 1.0 for the whole epoch.",
+                setting="limit_train_batches",
+            )
         if self.max_steps == -1 and self.max_epochs in (None, -1):
             raise ConfigurationError(
                 f"max_epochs={self.max_epochs} and max_steps=-1 leave the run without an end, so its noise and ε "
                 "cannot be planned. Set one of them.",
                 setting="max_epochs",
             )
-        if self.batches_an_epoch == 0:
+        if self.steps_per_epoch == 0:
             raise ConfigurationError(
-                f"limit_train_batches={self.limit_train_batches} leaves no step in an epoch. Use 1.0 for all of them.",
+                f"limit_train_batches={share} leaves no step in an epoch. Use 1.0 for the whole epoch.",
                 setting="limit_train_batches",
             )
 
     @property
     def expected_batch_size(self) -> int:
-        """n̄: the mean number of records of a step, over all devices."""
+        """n̄: the expected number of records of a step, over all devices."""
         return self.batch_size * self.devices
 
     @property
-    def batches_an_epoch(self) -> int:
-        """Steps of one epoch."""
+    def steps_per_epoch(self) -> int:
+        """Steps of one epoch, over all devices."""
         whole = self.num_records // self.batch_size if self.drop_last else -(-self.num_records // self.batch_size)
         return limited(-(-whole // self.devices), self.limit_train_batches)
 
     @property
     def steps(self) -> int:
         """Steps of the whole run."""
-        steps = steps_in_all(self.batches_an_epoch, self.max_epochs, self.max_steps)
+        steps = total_steps(self.steps_per_epoch, self.max_epochs, self.max_steps)
         assert steps is not None, "a run without an end was refused"
         return steps
 
     @property
     def epochs(self) -> float:
-        """Epochs of the whole run; not a whole number where `max_steps` ends it."""
-        return self.steps / self.batches_an_epoch
+        """Epochs of the whole run; fractional if `max_steps` ends it."""
+        return self.steps / self.steps_per_epoch
 
 
 def limited(batches: int, limit: float) -> int:
-    """The batches of an epoch under Lightning's limit: a count, or a share of them."""
+    """The batches of an epoch under Lightning's limit: a count, or a fraction of them."""
     return int(limit * batches) if isinstance(limit, float) else min(limit, batches)
 
 
-def steps_in_all(an_epoch: int, max_epochs: int | None, max_steps: int) -> int | None:
-    """The steps of a run that ends after so many epochs or steps, whichever is first; None if it has no end."""
+def total_steps(steps_per_epoch: int, max_epochs: int | None, max_steps: int) -> int | None:
+    """The steps of a run that ends after `max_epochs` or `max_steps`, whichever comes first; None if it has no end."""
     ends = [max_steps] if max_steps > 0 else []
     if max_epochs is not None and max_epochs > 0:
-        ends.append(max_epochs * an_epoch)
+        ends.append(max_epochs * steps_per_epoch)
     return min(ends) if ends else None
-
-
-def check_limit(limit: float) -> None:
-    """Raises ConfigurationError for a limit that Lightning would not take: a count, or a share of the epoch."""
-    share = isinstance(limit, float) and 0 < limit <= 1
-    count = isinstance(limit, int) and not isinstance(limit, bool) and limit > 0
-    if not (share or count):
-        raise ConfigurationError(
-            f"limit_train_batches={limit!r} must be a number of steps above 0, or a share of the epoch up to 1.0. "
-            "Use 1.0 for all of them.",
-            setting="limit_train_batches",
-        )

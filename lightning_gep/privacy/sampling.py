@@ -12,11 +12,10 @@ from lightning_gep.errors import ConfigurationError
 
 
 class Secret:
-    """32 bytes that decide which records are drawn: who knows them knows each batch, and sampling protects nobody.
+    """32 bytes that determine which records are drawn. Anyone who knows them knows each batch: no amplification.
 
-    From operating system entropy, for one process (`Secret()`), or given, to share one among the ranks of a run. It
-    shows itself in no representation and cannot be pickled or copied, so it cannot slip into a checkpoint, log or
-    config.
+    Drawn from operating system entropy (`Secret()`), or given, to share one among the ranks of a run. It is hidden from
+    every representation and cannot be pickled or copied, so it cannot end up in a checkpoint, log or config.
     """
 
     SIZE = 32
@@ -31,7 +30,7 @@ class Secret:
         return self._value
 
     def key(self, *context: object) -> int:
-        """A 128-bit number that tells nothing about the secret and differs from context to context."""
+        """A 128-bit number that reveals nothing about the secret and differs between contexts."""
         message = "/".join(str(part) for part in context).encode()
         return int.from_bytes(hashlib.blake2b(message, key=self._value, digest_size=16).digest(), "little")
 
@@ -43,21 +42,20 @@ class Secret:
 
 
 def seeded_secret(seed: int) -> Secret:
-    """A secret that is none: reproducible draws for tests. A run that uses it is not private."""
+    """Reproducible draws for tests: not a secret, so a run that uses it is not private."""
     return Secret(hashlib.blake2b(str(seed).encode(), person=b"not private", digest_size=Secret.SIZE).digest())
 
 
 class PoissonSampler:
-    """Draws the batch of any step: `draw(step)` is a function of the secret and the step alone.
+    """Draws the batch of any step: `draw(step)` depends only on the secret and the step.
 
-    Guarantees: each of the N records is in with probability q = n̄/N, independently; n̄ stays what it was whatever is
-    drawn; a batch may be empty, and then it is an empty list. Workers that prefetch, a resume and a second iteration
-    cannot shift the draws, because nothing is consumed. Different steps, and different processes with their own
-    secrets, have unrelated draws.
+    Guarantees: each of the N records is included with probability q = n̄/N, independently, and a batch may be empty (an
+    empty list). Nothing is consumed, so prefetching workers, a resume or a second iteration cannot shift the draws.
+    Different steps, and processes with different secrets, have unrelated draws.
 
-    As an iterator it yields the batches of `steps_per_epoch` steps from `first_step` on, this rank's share of each. The
-    shares of all ranks make up one draw, and which rank a record goes to is drawn for each record by itself: adding or
-    removing one moves no other to another rank, where a random number for the whole batch would be another one.
+    Iterating yields this rank's share of the batches of `steps_per_epoch` steps, starting at `first_step`. The shares
+    of all ranks make up one draw. Each record's rank is drawn independently: adding or removing a record moves no
+    other record to another rank, where it would meet different random numbers.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class PoissonSampler:
         world_size: int = 1,
     ) -> None:
         positive_integer("num_records", num_records, "It is the number of training records.")
-        positive_integer("expected_batch_size", expected_batch_size, "It is the mean size of a batch over all ranks.")
+        positive_integer("expected_batch_size", expected_batch_size, "It is the expected batch size over all ranks.")
         if expected_batch_size > num_records:
             raise ConfigurationError(
                 f"The expected batch size {expected_batch_size} is above the number of records {num_records} "
@@ -93,13 +91,13 @@ class PoissonSampler:
         return self._between(step, 0.0, self.sample_rate)
 
     def share(self, step: int) -> list[int]:
-        """Those of them that are this rank's, in increasing order."""
-        # Each rank has an equal part of [0, q), the interval in which a record's number makes it part of the draw.
+        """The records of `step` that belong to this rank, in increasing order."""
+        # Each rank owns an equal part of [0, q); a record is drawn if its uniform number falls into that interval.
         edges = np.linspace(0.0, self.sample_rate, self.world_size + 1)
         return self._between(step, edges[self.rank], edges[self.rank + 1])
 
     def _between(self, step: int, low: float, high: float) -> list[int]:
-        # Philox: a counter-based generator; the 128-bit key makes the streams of two steps unrelated.
+        # Philox is counter-based: its 128-bit key makes the streams of two steps unrelated.
         generator = np.random.Generator(np.random.Philox(key=self._secret.key("poisson", step)))
         numbers = generator.random(self.num_records)
         found: list[int] = np.flatnonzero((low <= numbers) & (numbers < high)).tolist()

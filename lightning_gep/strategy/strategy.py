@@ -34,7 +34,7 @@ from lightning_gep.privacy.card.content import RunFacts
 from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import Clipping, Split
-from lightning_gep.privacy.run_size import limited, steps_in_all
+from lightning_gep.privacy.run_size import limited, total_steps
 from lightning_gep.privacy.sampling import PoissonSampler, Secret, seeded_secret
 from lightning_gep.strategy.accounted_strategy import AccountedStrategy
 from lightning_gep.strategy.announcements import announce, announce_kept, announce_later_log, announce_logs
@@ -520,10 +520,10 @@ def make_subspace(cost: CostSettings, sizes: Sequence[int], quotas: Sequence[int
     return RandomSubspace(sizes, quotas, refresh_every=cost.refresh_every)
 
 
-def planned_steps(trainer: Trainer, batches_an_epoch: int) -> int | None:
+def planned_steps(trainer: Trainer, batches_per_epoch: int) -> int | None:
     """The number of steps of the whole run, or None if it has no end."""
-    an_epoch = limited(batches_an_epoch, trainer.limit_train_batches)
-    return steps_in_all(an_epoch, trainer.max_epochs, trainer.max_steps)
+    an_epoch = limited(batches_per_epoch, trainer.limit_train_batches)
+    return total_steps(an_epoch, trainer.max_epochs, trainer.max_steps)
 
 
 StrategyRegistry.register("gep", GEPStrategy, description="Differentially private training by GEP, ε = 8", epsilon=8.0)
