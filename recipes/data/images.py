@@ -5,14 +5,12 @@ from typing import Any
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from lightning_gep.arguments import boolean, positive_integer, whole_number
+from lightning_gep.arguments import boolean, one_of, positive_integer, whole_number
 from lightning_gep.errors import ConfigurationError
-from recipes.data.image_sets import image_set
-from recipes.data.loaders import make_loader
-from recipes.data.loading import Store
+from recipes.data.image_sets import PRIVATE
 from recipes.data.public import PublicImages, TestSamples, labelled, public_dataset
-from recipes.data.records import ArrayRecords, ImageRecords
-from recipes.data.splits import drawn_rows, other_rows
+from recipes.data.records import ArrayRecords, ImageRecords, drawn_rows, make_loader, other_rows
+from recipes.data.store import Store
 
 EVALUATION_BATCH = 1000
 RESERVE_SEED = 0
@@ -20,18 +18,26 @@ RESERVE_SEED = 0
 
 
 class ImageDataModule(LightningDataModule):
-    """Private training images, a validation part of them drawn by `seed`, and test images, which no seed changes.
+    """Private training images, a validation split drawn by `seed`, and test images, which no seed changes.
 
-    `name` is mnist, svhn or cifar10. Its files are looked for in `directory` (an .npz, then the official format), and
-    downloaded if `download`; the first use turns them into arrays in `cache_directory`. `extra` adds SVHN's additional
-    training images. With `validation_size=0` all N images are trained on and nothing validates.
+    Pixels are scaled by the range of their format, and splits depend on seeds alone: nothing here depends on private
+    records, and N is a public number.
 
-    `aux` gives the public images of `aux_dataloader`, in the shape of the private ones. `TestSamples` are taken out of
-    the test set; `reserved_test_size` keeps as many out of it with other public images too, so that runs can be
-    compared on the same test images.
+    Args:
+        name: mnist, svhn or cifar10.
+        directory: Where the files are: an .npz, or the official files.
+        cache_directory: Where arrays are kept after the first use; `directory`/cache by default.
+        download: Let torchvision download missing files.
+        extra: Add SVHN's 531 131 extra training images.
+        batch_size: Expected records per step.
+        aux_batch_size: Public images per batch.
+        num_workers: Worker processes of each loader.
+        validation_size: Training images held out for validation; 0 trains on all and does not validate.
+        seed: Draws the validation images.
+        reserved_test_size: Test images kept out of the evaluation, as `TestSamples` would, to compare runs with other
+            public images on the same test set.
+        aux: Public images for `aux_dataloader`; `TestSamples` are taken out of the test set.
 
-    Pixels are scaled by the range of their format. Which image goes where depends on seeds alone. So none of this reads
-    a private record, and N stays a public number.
     """
 
     def __init__(
@@ -50,9 +56,9 @@ class ImageDataModule(LightningDataModule):
         aux: PublicImages | TestSamples | Dataset[Any] | None = None,
     ) -> None:
         super().__init__()
-        self.image_set = image_set(name)
-        positive_integer("batch_size", batch_size, "It is the mean number of records a step draws, e.g. 1000.")
-        positive_integer("aux_batch_size", aux_batch_size, "It is the number of public images read at once, e.g. 250.")
+        self.image_set = PRIVATE[one_of("name", name, PRIVATE)]
+        positive_integer("batch_size", batch_size, "It is the expected number of records per step, e.g. 1000.")
+        positive_integer("aux_batch_size", aux_batch_size, "It is the number of public images per batch, e.g. 250.")
         whole_number("validation_size", validation_size, "Use 0 to train on all records.")
         whole_number("reserved_test_size", reserved_test_size, "Use 0 to test on all records.")
         whole_number("num_workers", num_workers)
@@ -68,15 +74,22 @@ class ImageDataModule(LightningDataModule):
         self.reserved_test_size, self.aux = reserved_test_size, aux
         self.train: Dataset[Any] | None = None
         if validation_size == 0:
-            # As if there were no such method: of an empty loader Lightning warns in words that explain nothing.
+            # As if not overridden: Lightning would warn about an empty loader.
             self.val_dataloader = super().val_dataloader  # type: ignore[method-assign]
 
+    def check_files(self) -> None:
+        """Raises MissingDataError if files are missing; reads none of them."""
+        for parts in (self.train_parts, ("test",)):
+            self.store.check(self.image_set, parts)
+        if isinstance(self.aux, PublicImages):
+            self.aux.check_files()
+
     def prepare_data(self) -> None:
-        """Make the cache, in one process: the others find it whole."""
+        """Make the cache in one process; the others read it."""
         self.load()
 
     def setup(self, stage: str | None = None) -> None:
-        """Map the arrays and split them, whatever the stage; the second time there is nothing to do."""
+        """Map the arrays and split them; a second call does nothing."""
         if self.train is not None:
             return
         records, test_records = self.load()
@@ -109,18 +122,19 @@ class ImageDataModule(LightningDataModule):
         return make_loader(self.train, self.batch_size, self.num_workers, shuffle=True)
 
     def val_dataloader(self) -> Any:
-        """Records that are not trained on, to choose hyper-parameters with."""
+        """Held-out records to choose hyperparameters with."""
         return make_loader(self.validation, EVALUATION_BATCH, self.num_workers)
 
     def test_dataloader(self) -> DataLoader[Any]:
-        """Records for the figure that is reported, and for nothing else."""
+        """Records for the final figure only."""
         return make_loader(self.test, EVALUATION_BATCH, self.num_workers)
 
     def aux_dataloader(self) -> DataLoader[Any]:
         """Public records in the structure of the training batches."""
         if self.aux is None:
             raise ConfigurationError(
-                "aux=None: there are no public images. Use e.g. aux=imagenet, or mechanism=gp, which needs none."
+                "aux=None: there are no public images. Use e.g. aux=imagenet, or mechanism=gp, which needs none.",
+                setting="aux",
             )
         if isinstance(self.aux, TestSamples):
             rows = drawn_rows(len(self._test_records), self.aux.count, RESERVE_SEED)
@@ -130,7 +144,7 @@ class ImageDataModule(LightningDataModule):
         return make_loader(public, self.aux_batch_size, self.num_workers, shuffle=True)
 
     def _checked_sizes(self, records: int, tests: int) -> int:
-        """The number of test images to keep out of the evaluation, if all sizes go with each other."""
+        """Test images to keep out of the evaluation. Raises ConfigurationError for sizes that cannot work."""
         if self.validation_size >= records:
             raise ConfigurationError(
                 f"validation_size={self.validation_size} leaves none of the {records} training images to train on. "
@@ -146,5 +160,7 @@ class ImageDataModule(LightningDataModule):
         given_up = self.aux.count if isinstance(self.aux, TestSamples) else 0
         name, size = max(("reserved_test_size", self.reserved_test_size), ("count", given_up), key=lambda pair: pair[1])
         if size >= tests:
-            raise ConfigurationError(f"{name}={size} leaves none of the {tests} test images to test on. Use fewer.")
+            raise ConfigurationError(
+                f"{name}={size} leaves none of the {tests} test images to test on. Use fewer.", setting=name
+            )
         return size

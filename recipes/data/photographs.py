@@ -1,18 +1,17 @@
 """Public images on every machine: patches of the two photographs that ship with scikit-learn."""
 
 import torch
-from sklearn.datasets import load_sample_images
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from lightning_gep.arguments import positive_integer
-from recipes.data.formats.image_files import Shape
+from recipes.data.files import Shape, optional
 from recipes.data.public import PublicImages
 
 SIDES = (16, 32, 64)
-"""Patch sizes in the photograph: structure of several scales, from twigs to roofs."""
+"""Patch sizes in the photograph, for structure at several scales."""
 LEAST_CONTRAST = 0.1
-"""Below it a patch is plain sky, and stretching its grey values would show compression noise."""
+"""A patch below it is plain sky; stretching it would only show compression noise."""
 
 
 class Photographs(PublicImages):
@@ -42,7 +41,8 @@ class PhotographPatches(Dataset[Tensor]):
 
     def __init__(self, size: int = 8, *, colour: bool = False) -> None:
         positive_integer("size", size, "It is the side of the images in pixels, e.g. 8.")
-        bytes_of = [torch.tensor(image).float() for image in load_sample_images().images]
+        samples = optional("sklearn.datasets", "Public photographs").load_sample_images()
+        bytes_of = [torch.tensor(image).float() for image in samples.images]
         photographs = [(photo.permute(2, 0, 1) if colour else photo.mean(dim=2)[None]) / 255 for photo in bytes_of]
         self.images = torch.cat([_patches(photo, side, size) for photo in photographs for side in SIDES])
 

@@ -8,12 +8,12 @@ from torch.utils.data import Dataset, Subset
 from lightning_gep.arguments import one_of, positive_integer
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.strategy.random_labels import RandomLabels
-from recipes.data.formats.image_files import Shape
-from recipes.data.splits import drawn_rows
+from recipes.data.files import Shape
+from recipes.data.records import drawn_rows
 
 
 class PublicImages(ABC):
-    """Public images that take the shape of the private ones, with `labels` "random" or "true"."""
+    """Public images in the shape of the private ones, with `labels` "random" or "true"."""
 
     name: str
     labels: str = "random"
@@ -25,8 +25,11 @@ class PublicImages(ABC):
     def records(self, shape: Shape) -> Dataset[Any]:
         """The images, with their own labels if they have any."""
 
+    def check_files(self) -> None:  # noqa: B027 (nothing to check where there are no files)
+        """Raises MissingDataError if its files are not there."""
+
     def drawn(self, available: int) -> list[int]:
-        """The rows of `count` of so many, drawn by `seed`. Raises ConfigurationError if there are too few."""
+        """`count` of the available rows, drawn by `seed`. Raises ConfigurationError if there are too few."""
         if available == 0:
             raise ConfigurationError(f"There is no image in the file of {self.name}. Get it again.")
         count = available if self.count is None else self.count
@@ -42,11 +45,11 @@ class PublicImages(ABC):
 class TestSamples:
     """`count` images of the private data's own test set, taken out of the evaluation.
 
-    They are public by declaration: the paper does so to see what public images of the same kind are worth. Which ones
-    they are follows from no setting, so the images left for the evaluation are always the same.
+    They are declared public, as in the paper, to see what public images of the same kind are worth. No setting decides
+    which images they are, so the images left for the evaluation are always the same.
     """
 
-    __test__ = False  # not a test, whatever pytest thinks of the name
+    __test__ = False  # not a pytest class, despite its name
     name = "test_samples"
 
     def __init__(self, count: int = 2000, labels: str | bool = "random") -> None:
@@ -55,16 +58,17 @@ class TestSamples:
 
 
 def label_choice(labels: str | bool) -> str:
-    """The choice as a word: in YAML, and on a command line, `true` is a truth value."""
+    """The choice as a string: in YAML and on a command line, `true` is a boolean."""
     return one_of("labels", "true" if labels is True else labels, ("random", "true"))  # type: ignore[arg-type]
 
 
 def public_dataset(aux: PublicImages | Dataset[Any], shape: Shape, num_classes: int) -> Dataset[Any]:
-    """Items (image, label) from a source of public images, or from a ready data set with labels drawn afresh."""
+    """Items (image, label) from public images, or from a dataset of the user's own with fresh random labels."""
     if isinstance(aux, TestSamples):
         raise ConfigurationError(
-            "aux=test_samples takes its images out of the test set of mnist, svhn or cifar10, and this data set has "
-            "none to give. Use e.g. aux=photographs."
+            "aux=test_samples takes images from the test set of mnist, svhn or cifar10; this data set has none to "
+            "spare. Use e.g. aux=photographs.",
+            setting="aux",
         )
     if isinstance(aux, PublicImages):
         return labelled(aux.records(shape), aux.labels, num_classes)
@@ -81,13 +85,13 @@ def labelled(records: Dataset[Any], labels: str, num_classes: int) -> Dataset[An
     if not 0 <= min(own) <= max(own) < num_classes:
         raise ConfigurationError(
             f"aux.labels=true, but the labels of these public images go from {min(own)} to {max(own)}, and the model "
-            f"tells {num_classes} classes apart. Use aux.labels=random."
+            f"has {num_classes} classes. Use aux.labels=random."
         )
     return records
 
 
 def labels_of(records: Any) -> list[int] | None:
-    """The labels that records have of their own."""
+    """The records' own labels."""
     if isinstance(records, Subset):
         own = labels_of(records.dataset)
         return None if own is None else [own[row] for row in records.indices]

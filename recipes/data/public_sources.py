@@ -1,26 +1,29 @@
-"""ImageNet, CIFAR-100 or a folder of pictures as public images: chosen, resized and greyed once, then cached."""
+"""ImageNet, CIFAR-100 or a folder of pictures as public images: drawn, resized and greyed once, then cached."""
 
 import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lightning_gep.arguments import one_of, positive_integer, whole_number
 from lightning_gep.errors import ConfigurationError, MissingDataError
-from recipes.data.albums import Album, ArrayAlbum, FileAlbum
 from recipes.data.cache import Arrays
-from recipes.data.download import torchvision_datasets
-from recipes.data.formats import npz
-from recipes.data.formats.image_files import Shape, list_images
-from recipes.data.formats.source import Source
+from recipes.data.files import Shape, fitted, list_pictures, optional, read_images
 from recipes.data.image_sets import CIFAR_100
-from recipes.data.loading import Store
 from recipes.data.public import PublicImages, label_choice
 from recipes.data.records import ImageRecords
+from recipes.data.store import Store
+
+Pictures = Sequence[Path] | NDArray[Any]
+"""Files, or bytes N × channels × height × width."""
 
 
 class CachedImages(PublicImages):
-    """`count` images of an album (None: all of them), drawn by `seed`, in the cache in the shape they are needed in."""
+    """`count` pictures (None: all), drawn by `seed` and cached in the shape of the private images."""
 
     def __init__(
         self,
@@ -37,33 +40,36 @@ class CachedImages(PublicImages):
         self.count, self.seed, self.labels = count, whole_number("seed", seed), label_choice(labels)
 
     @abstractmethod
-    def open(self) -> Album:
-        """All of the pictures. Raises ConfigurationError if there are none."""
+    def open(self) -> tuple[Pictures, NDArray[Any] | None]:
+        """All pictures and their labels. Only the drawn ones are read from files."""
 
-    def sources(self) -> Sequence[Path] | None:
-        """The files the cache should have been made from, where that can be told without opening anything."""
-        return None
+    def sources(self) -> Sequence[Path]:
+        """The files that arrays are read from: another file is another draw. Empty for pictures in files."""
+        return []
 
     def details(self) -> dict[str, str | None]:
-        """What else decides which pictures there are; None where only the source could tell, and it is gone."""
-        # A cache below its directory may be moved with it; one elsewhere may be that of several.
-        place = self.store.directory.resolve()
-        return {"directory": None if self.store.cache.directory.resolve().is_relative_to(place) else str(place)}
+        """What else tells one draw from another."""
+        return {}
+
+    @abstractmethod
+    def check_files(self) -> None:
+        """Raises MissingDataError if there are no pictures."""
 
     def records(self, shape: Shape) -> ImageRecords:
-        """The images, with their own labels if they have any."""
+        """The pictures, with their own labels if they have any."""
         name = f"{self.name}-{'x'.join(map(str, shape))}-{self.count or 'all'}-seed{self.seed}"
-        recipe = {"shape": shape, **self.details()}
-        arrays = self.store.cache.get(name, recipe, self.sources(), lambda: self._make(shape))
-        return ImageRecords(arrays["images"], arrays.get("labels"))
+        self.check_files()
 
-    def _make(self, shape: Shape) -> tuple[Arrays, Sequence[Path]]:
-        album = self.open()
-        rows = self.drawn(len(album))
-        arrays = {"images": album.read(rows, shape)}
-        if album.labels is not None:
-            arrays["labels"] = album.labels[rows]
-        return arrays, album.files(rows)
+        def make() -> Arrays:
+            pictures, labels = self.open()
+            rows = self.drawn(len(pictures))
+            chosen = pictures[rows] if isinstance(pictures, np.ndarray) else [pictures[row] for row in rows]
+            arrays = {"images": fitted(chosen, shape)}
+            return arrays if labels is None else {**arrays, "labels": labels[rows]}
+
+        recipe = {"shape": shape, "directory": str(self.store.directory.resolve()), **self.details()}
+        arrays = self.store.cache.get(name, recipe, self.sources, make)
+        return ImageRecords(arrays["images"], arrays.get("labels"))
 
 
 class ImageNet(CachedImages):
@@ -82,48 +88,42 @@ class ImageNet(CachedImages):
     ) -> None:
         super().__init__(directory, cache_directory, count=count, seed=seed, labels=labels)
         self.split = one_of("split", split, ("val", "train"))
+        self._npz, self._folder = self.store.directory / "imagenet32_aux.npz", self.store.directory / "imagenet"
 
-    def open(self) -> Album:
-        """The arrays, or the files of torchvision's split."""
-        arrays = npz.find(self._npz)
-        if arrays is not None:
-            return ArrayAlbum(arrays)
-        if not self._folder.is_dir():
+    def check_files(self) -> None:
+        """Raises MissingDataError if neither is there."""
+        if not self._npz.is_file() and not self._folder.is_dir():
             raise MissingDataError(
-                f"ImageNet is not in directory={str(self.store.directory)!r}: put imagenet32_aux.npz there, or "
-                "ImageNet as torchvision reads it into a folder imagenet there, or use aux=imagenet_folder "
-                "aux.directory=<a folder of images>."
+                f"ImageNet is not in directory={str(self.store.directory)!r}: put imagenet32_aux.npz there, or a folder "
+                "imagenet as torchvision reads it, or use aux=imagenet_folder aux.directory=<a folder of images>.",
+                setting="directory",
             )
+
+    def open(self) -> tuple[Pictures, NDArray[Any] | None]:
+        """The arrays, or the files of torchvision's split."""
+        if self._npz.is_file():
+            return read_images(self._npz)
         try:
-            samples = torchvision_datasets().ImageNet(str(self._folder), split=self.split).samples
+            samples = optional("torchvision.datasets", "ImageNet").ImageNet(str(self._folder), split=self.split).samples
         except (RuntimeError, OSError) as error:
             reason = " ".join(str(error).split())
             raise ConfigurationError(
                 f"torchvision cannot read ImageNet's {self.split} in {str(self._folder)!r} ({reason}). For pictures "
-                f"alone use aux=imagenet_folder aux.directory={self._folder}."
+                f"without ImageNet's layout use aux=imagenet_folder aux.directory={self._folder}."
             ) from error
-        return FileAlbum([Path(path) for path, _ in samples], [label for _, label in samples])
+        return [Path(path) for path, _ in samples], np.array([label for _, label in samples], dtype=np.int64)
 
-    def sources(self) -> Sequence[Path] | None:
-        """The .npz, if that is what would be read."""
-        return [self._npz] if self._npz.is_file() else None
+    def sources(self) -> Sequence[Path]:
+        """The .npz, if that is what is read."""
+        return [self._npz] if self._npz.is_file() else []
 
     def details(self) -> dict[str, str | None]:
-        """Which split, and whether they are those of the .npz or of the folder."""
-        there = (path.name for path in (self._npz, self._folder) if path.exists())
-        return {**super().details(), "split": self.split, "from": next(there, None)}
-
-    @property
-    def _npz(self) -> Path:
-        return self.store.directory / "imagenet32_aux.npz"
-
-    @property
-    def _folder(self) -> Path:
-        return self.store.directory / "imagenet"
+        """Which split, and whether the pictures are those of the .npz or of the folder."""
+        return {"split": self.split, "from": self._npz.name if self._npz.is_file() else self._folder.name}
 
 
 class ImageFolder(CachedImages):
-    """All pictures in a folder and below; folders in it are classes."""
+    """All pictures in a folder and below; the folders in it are classes, in alphabetical order."""
 
     name = "folder"
 
@@ -137,22 +137,26 @@ class ImageFolder(CachedImages):
     ) -> None:
         super().__init__(directory, cache_directory, count=count, seed=seed, labels=labels)
 
-    def open(self) -> Album:
-        """The list of files."""
-        album = FileAlbum.of_folder(self.store.directory)
-        if len(album) == 0:
-            raise ConfigurationError(
+    def check_files(self) -> None:
+        """Raises MissingDataError if there is no picture."""
+        if not list_pictures(self.store.directory):
+            raise MissingDataError(
                 f"There are no images in directory={str(self.store.directory)!r}: put .jpg or .png files there, in "
-                "folders if you like, or set aux.directory."
+                "folders if you like, or set aux.directory.",
+                setting="directory",
             )
-        return album
+
+    def open(self) -> tuple[Pictures, NDArray[Any] | None]:
+        """The files; without labels if some are in no folder."""
+        directory, files = self.store.directory, list_pictures(self.store.directory)
+        names = [path.relative_to(directory).parts[0] if path.parent != directory else "" for path in files]
+        classes = sorted(set(names))
+        return files, None if "" in classes else np.array([classes.index(name) for name in names], dtype=np.int64)
 
     def details(self) -> dict[str, str | None]:
-        """The names of all pictures too: with one more, another draw is due."""
-        names = "\n".join(
-            path.relative_to(self.store.directory).as_posix() for path in list_images(self.store.directory)
-        )
-        return {**super().details(), "pictures": hashlib.sha256(names.encode()).hexdigest() if names else None}
+        """The names of all pictures: with one more, the draw is another."""
+        names = "\n".join(str(path.relative_to(self.store.directory)) for path in list_pictures(self.store.directory))
+        return {"pictures": hashlib.sha256(names.encode()).hexdigest()}
 
 
 class Cifar100(CachedImages):
@@ -160,23 +164,23 @@ class Cifar100(CachedImages):
 
     name = "cifar100"
 
-    def open(self) -> Album:
-        """The arrays, downloaded if that is asked for."""
-        source = self._find()
-        if source is None and self.store.download:
-            source = self.store.source(CIFAR_100, "train")
-        if source is None:
+    def check_files(self) -> None:
+        """Raises MissingDataError if it is not there and must not be downloaded."""
+        if not self.sources() and not self.store.download:
             raise MissingDataError(
-                f"{CIFAR_100.title} is not in directory={str(self.store.directory)!r}: put cifar100_aux.npz or "
-                f"{CIFAR_100.parts['train']} there, or set aux.download=true."
+                f"CIFAR-100 is not in directory={str(self.store.directory)!r}: put cifar100_aux.npz or the folder "
+                "cifar-100-python there, or set aux.download=true.",
+                setting="directory",
             )
-        return ArrayAlbum(source)
 
-    def sources(self) -> Sequence[Path] | None:
-        """The files that would be read, if there are any."""
-        source = self._find()
-        return None if source is None else source.files
+    def open(self) -> tuple[Pictures, NDArray[Any] | None]:
+        """The arrays, downloaded if need be and allowed."""
+        own = self.store.directory / "cifar100_aux.npz"
+        if own.is_file():
+            return read_images(own)
+        return CIFAR_100.read(self.store.directory, "train", download=self.store.download)
 
-    def _find(self) -> Source | None:
-        directory = self.store.directory
-        return npz.find(directory / "cifar100_aux.npz") or CIFAR_100.find(directory, "train")
+    def sources(self) -> Sequence[Path]:
+        """The files that are read, if they are there."""
+        own = self.store.directory / "cifar100_aux.npz"
+        return [own] if own.is_file() else CIFAR_100.files(self.store.directory, "train")

@@ -1,4 +1,4 @@
-"""Records in arrays, read a batch at a time: compact on disk and in memory, floating point only when asked for."""
+"""Records in arrays, read a batch at a time: compact on disk and in memory, floating point only when read."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 MIDDLE_PIXEL = 127.5
 
@@ -16,13 +16,12 @@ MIDDLE_PIXEL = 127.5
 class ArrayRecords(Dataset[Any], ABC):
     """Items (input, label), or the input alone where there are no labels.
 
-    `__getitems__`, which a DataLoader asks for a whole batch, converts all of its inputs at once: a few milliseconds
-    for thousands of images. The arrays may be memory-mapped; then they are shared with other processes on the machine.
+    `__getitems__`, which a DataLoader calls with a whole batch, converts all inputs at once: a few milliseconds for
+    thousands of images. Memory-mapped arrays are shared between the processes of a machine.
     """
 
     def __init__(self, inputs: NDArray[Any], labels: NDArray[Any] | Sequence[int] | None) -> None:
-        # A plain view: slicing a np.memmap costs several times as much.
-        self.inputs = np.asarray(inputs)
+        self.inputs = np.asarray(inputs)  # a plain view: slicing a np.memmap is several times slower
         self.labels: list[int] | None = None if labels is None else np.asarray(labels).tolist()
 
     @abstractmethod
@@ -44,7 +43,7 @@ class ArrayRecords(Dataset[Any], ABC):
 
 
 class ImageRecords(ArrayRecords):
-    """Images C × H × W with values in [−1, 1], from bytes: the range of the format, so no private record is read."""
+    """Images C × H × W in [−1, 1], from bytes. The scale is that of the format, so no private record is read."""
 
     def converted(self, inputs: NDArray[Any]) -> Tensor:
         """Bytes to [−1, 1], both ends exactly."""
@@ -52,10 +51,10 @@ class ImageRecords(ArrayRecords):
 
 
 class FeatureRecords(ArrayRecords):
-    """Feature vectors, each divided by its own length: what scales a record is that record alone."""
+    """Feature vectors, each divided by its own norm: a record's scale depends on that record alone."""
 
     def converted(self, inputs: NDArray[Any]) -> Tensor:
-        """Vectors of length 1; a vector of zeros stays one."""
+        """Vectors of norm 1; a zero vector stays zero."""
         return nn.functional.normalize(torch.tensor(inputs, dtype=torch.float32), dim=1)
 
 
@@ -65,3 +64,21 @@ def image_bytes(images: Dataset[Any]) -> NDArray[Any]:
         return images.inputs
     pixels = torch.stack([images[i] for i in range(len(images))])  # type: ignore[arg-type]
     return pixels.add(1).mul(MIDDLE_PIXEL).round().clamp(0, 255).to(torch.uint8).numpy()
+
+
+def drawn_rows(count: int, size: int, seed: int) -> list[int]:
+    """`size` of `count` rows in order, drawn by the seed alone. A smaller draw is part of a larger one."""
+    return sorted(np.random.default_rng(seed).permutation(count)[:size].tolist())
+
+
+def other_rows(count: int, taken: list[int]) -> list[int]:
+    """The rows that were not taken, in order."""
+    without = set(taken)
+    return [row for row in range(count) if row not in without]
+
+
+def make_loader(dataset: Dataset[Any], batch_size: int, num_workers: int, *, shuffle: bool = False) -> DataLoader[Any]:
+    """A loader whose workers, if any, live as long as it does."""
+    return DataLoader(
+        dataset, batch_size=batch_size, shuffle=shuffle, num_workers=num_workers, persistent_workers=num_workers > 0
+    )

@@ -1,1 +1,1 @@
-"""Gradients of a batch at a few steps of a training: what three recipes draw from."""
+"""Three figures of the paper, measured on gradients at a few steps of one training."""

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from recipes.data.image_sets import PRIVATE
-from recipes.running.svg import save_svg
+from recipes.writing import save_svg
 
 COLOURS = ("#1d3557", "#c1666b", "#6b9080", "#e4b363", "#7aa5d2", "#9a6fb0", "#8a8a8a", "#d1495b")
 SOURCES = {

@@ -18,7 +18,7 @@ from lightning_gep.cli.configs import config_directory
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import Backend, choose_backend, microbatches
 from lightning_gep.strategy.public_data import PublicStream
-from recipes.data.splits import drawn_rows
+from recipes.data.records import drawn_rows
 from recipes.measured.batch import ByGroup, products_of
 
 PUBLIC = {
@@ -28,7 +28,9 @@ PUBLIC = {
     "test_samples_true_labels": ("test_samples", "true"),
 }
 """The public images of the paper's ablation: the file in conf/aux, and their labels."""
-ROWS_AT_ONCE = 100
+RANDOM = "random"
+"""A basis of random directions, without public images."""
+MICROBATCH = 100
 RECORDS_CHECKED = 64
 
 
@@ -42,7 +44,7 @@ class MeasuredGradients:
         if records > self.num_records:
             raise ConfigurationError(f"--batch {records} is above the {self.num_records} training images. Use fewer.")
         rows = drawn_rows(self.num_records, records, config.data.seed)
-        self._private = DataLoader(Subset(datamodule.train, rows), batch_size=ROWS_AT_ONCE)
+        self._private = DataLoader(Subset(datamodule.train, rows), batch_size=MICROBATCH)
         self.model = instantiate(config.model)
         grouping = OmegaConf.to_container(config.mechanism, resolve=True)["groups"]  # type: ignore[call-overload,index]
         self.groups = ParameterGroups.from_module(self.model, grouping)
@@ -86,7 +88,7 @@ class MeasuredGradients:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(step)
             batches = list(loader)
-        return lambda: (self._backend(part) for batch in batches for part in microbatches(batch, ROWS_AT_ONCE))
+        return lambda: (self._backend(part) for batch in batches for part in microbatches(batch, MICROBATCH))
 
 
 def _set_up(config: DictConfig) -> Any:

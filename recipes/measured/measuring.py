@@ -1,16 +1,15 @@
-"""What three figures of the paper show, measured at a few steps of one training.
+"""The measurements behind three figures of the paper, at a few steps of one training.
 
-The recipes `gradient_norms`, `stable_rank` and `projection_error` draw from one file, `measured_<data>.json`; whichever
-is called first trains and measures, and what is there already is not done again. The file is written after every basis
-that was measured, so that a run can be cut at any time and goes on where it was.
-
-The figures look at private records without noise. They are diagnostic and no ε covers them: that is for data that is
-public anyway, as in research. Bases are found by the paper's cold start at the very weights, however the training did.
+All figures are drawn from one file, `measured_<data>.json`. It is written after every measured basis, so an
+interrupted command continues where it stopped, and what is there is not measured again. Bases are found by the paper's
+cold start at the current weights, whatever subspace the training used. No ε covers the measurements.
 """
 
+import argparse
 import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,36 +22,45 @@ from lightning_gep.privacy.files import now, read_json, write_json
 from lightning_gep.privacy.release import Part, Release
 from lightning_gep.reporting.records import RunRecord
 from recipes.measured.batch import ByGroup, of_gradients, of_projection
-from recipes.measured.gradients import MeasuredGradients
+from recipes.measured.gradients import RANDOM, MeasuredGradients
 from recipes.measured.nested_basis import NestedBasis, cold_start, random_basis
-from recipes.measured.options import EPOCHS, RANDOM, Options
 from recipes.measured.training import composed, deciding_settings, experiment, training, weights_after
+from recipes.running.settings import without_machine
 
+EPOCHS = 2
 NOT_COVERED = (
     "Nonprivate: computed from private records without noise, so not covered by any ε. For data that is public anyway."
 )
 
 
-def measure(options: Options) -> dict[str, Any]:
+def file_of(asked: argparse.Namespace) -> Path:
+    """Where the measurements are."""
+    return Path(asked.output) / f"measured_{asked.data}.json"
+
+
+def measure(asked: argparse.Namespace) -> dict[str, Any]:
     """All figures, after training and measuring what is missing."""
-    config = training(options.data, options.overrides)
-    config.data.directory = str(options.data_directory)
+    config = training(asked.data, asked.overrides)
+    config.data.directory = str(asked.data_directory)
     if config.threads is not None:
         torch.set_num_threads(positive_integer("threads", config.threads, "Use 1, or null for torch's own choice."))
-    gradients = MeasuredGradients(config, records=options.batch, anchors=options.anchors)
+    gradients = MeasuredGradients(config, records=asked.batch, anchors=asked.anchors)
     an_epoch = -(-gradients.num_records // config.data.batch_size)
-    ks = sorted({*options.k, config.mechanism.k})
-    clip_norm = composed(experiment(options.data, "gp")).mechanism.clip_norm
-    figures = _begun(options, config, gradients, ks, clip_norm)
+    ks = sorted({*asked.k, config.mechanism.k})
+    clip_norm = composed(experiment(asked.data, "gp")).mechanism.clip_norm
+    figures = _begun(asked, config, gradients, ks, clip_norm)
     # Those of an earlier call too, which may have been cut before the last of them.
     wanted = figures.get("wanted_steps") or [int(step) for step in figures["steps"]]
-    steps = options.chosen_steps(an_epoch) or wanted or [epoch * an_epoch for epoch in range(EPOCHS + 1)]
+    steps = sorted(set(asked.steps))
+    if not steps and (asked.epochs is not None or not wanted):
+        steps = [epoch * an_epoch for epoch in range((EPOCHS if asked.epochs is None else asked.epochs) + 1)]
+    steps = steps or wanted
     figures["wanted_steps"] = sorted({*wanted, *steps})
-    missing = {step: _missing(figures, step, options.sources) for step in steps}
+    missing = {step: _missing(figures, step, asked.sources) for step in steps}
     if not any(missing.values()):
         return figures
-    _check_same_training(figures, options)
-    weights, record = weights_after(steps, config, options.working_directory)
+    _check_same_training(figures, asked)
+    weights, record = weights_after(steps, config, asked.working_directory)
     figures["training"] = {
         "started": record.started,
         "seconds": record.seconds,
@@ -70,7 +78,7 @@ def measure(options: Options) -> dict[str, Any]:
             start = time.perf_counter()
             found = measure_basis(gradients, products, _basis(gradients, source, step, ks), ks, release_of(config))
             at_step["bases"][source] = {**found, "seconds": time.perf_counter() - start}
-            write_json(options.file, figures)
+            write_json(file_of(asked), figures)
             print(f"step {step}, {source}: {time.perf_counter() - start:.0f} s", flush=True)
     return figures
 
@@ -108,40 +116,40 @@ def _missing(figures: dict[str, Any], step: int, sources: Sequence[str]) -> list
     return [source for source in sources if source not in there]
 
 
-def _check_same_training(figures: dict[str, Any], options: Options) -> None:
+def _check_same_training(figures: dict[str, Any], asked: argparse.Namespace) -> None:
     """Raises ConfigurationError if the weights that the figures so far are of are not there."""
-    before, record = figures["training"], RunRecord.read(options.working_directory)
+    before, record = figures["training"], RunRecord.read(asked.working_directory)
     if before and (record is None or record.started != before["started"]):
         raise ConfigurationError(
-            f"{options.file.name} has figures of a training begun {before['started']}, and its weights are not in "
-            f"{options.working_directory.name}. Give its --working-directory, or another --output."
+            f"{file_of(asked).name} has figures of a training begun {before['started']}, and its weights are not in "
+            f"{asked.working_directory.name}. Give its --working-directory, or another --output."
         )
 
 
 def _begun(
-    options: Options, config: DictConfig, gradients: MeasuredGradients, ks: Sequence[int], clip_norm: float
+    asked: argparse.Namespace, config: DictConfig, gradients: MeasuredGradients, ks: Sequence[int], clip_norm: float
 ) -> dict[str, Any]:
     """The figures that are there already, or their beginning."""
     settings = {
-        "experiment": experiment(options.data),
+        "experiment": experiment(asked.data),
         "training": deciding_settings(config),
-        "private_records": options.batch,
-        "anchors": options.anchors,
+        "private_records": asked.batch,
+        "anchors": asked.anchors,
         "k": list(ks),
         "gp_clip_norm": clip_norm,
         "groups": dict(zip(gradients.groups.names, gradients.groups.sizes, strict=True)),
         "training_records": gradients.num_records,
     }
-    if not options.file.exists():
+    if not file_of(asked).exists():
         machine, threads = description(), torch.get_num_threads()
         begun = {"what": NOT_COVERED, "date": now(), "machine": machine, "threads": threads, "settings": settings}
         return {**begun, "training": {}, "steps": {}}
-    figures: dict[str, Any] = read_json(options.file)
-    before, settings = figures["settings"], json.loads(json.dumps(settings))
+    figures: dict[str, Any] = read_json(file_of(asked))
+    before, settings = (without_machine(each) for each in (figures["settings"], json.loads(json.dumps(settings))))
     changed = [f"{key}: {before.get(key)} → {value}" for key, value in settings.items() if before.get(key) != value]
     if changed:
         raise ConfigurationError(
-            f"{options.file.name} has figures of other settings ({'; '.join(changed)}). Measure with those, or give "
+            f"{file_of(asked).name} has figures of other settings ({'; '.join(changed)}). Measure with those, or give "
             "another --output."
         )
     return figures

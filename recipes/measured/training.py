@@ -2,7 +2,7 @@
 
 It is the experiment of the paper's table at ε = 8 with that noise and schedule, but for two things. The subspace is
 tracked: the paper's cold start on 2000 anchors at each step would take days here. And it ends at the last step kept. On
-CIFAR-10 it is the very run of GEP in `recipes.first_epochs`, whose directory serves if its weights were kept.
+CIFAR-10 it is the run of GEP in the table `first_epochs`, whose directory serves if its weights were kept.
 """
 
 import gc
@@ -20,8 +20,8 @@ from lightning_gep.cli.configs import config_directory
 from lightning_gep.cli.job import train
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.reporting.records import RunRecord
-from recipes.first_epochs import TWO_EPOCHS
-from recipes.running.cells import TRACKED
+from recipes.tables.ours import TWO_EPOCHS
+from recipes.tables.types import TRACKED
 
 CHANGED = {"cifar10": (*TWO_EPOCHS, *TRACKED)}
 """What is changed about the experiment; only the basis, where nothing else is said."""

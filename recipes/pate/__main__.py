@@ -18,7 +18,7 @@ from lightning_gep.privacy.files import write_json
 from lightning_gep.reporting.published import EPSILONS, RESULTS
 from recipes.data.image_sets import PRIVATE
 from recipes.data.images import ImageDataModule
-from recipes.data.splits import drawn_rows, other_rows
+from recipes.data.records import drawn_rows, other_rows
 from recipes.pate.accounting import budget_for, data_dependent_epsilon, epsilon_of
 from recipes.pate.networks import NETWORKS, accuracy, fit, fit_student, votes_of
 from recipes.pate.voting import Voting, ask

@@ -11,7 +11,7 @@ from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.published import EPSILONS, PATE_NOTE, RESULTS
 from lightning_gep.reporting.text import NOTHING, with_spread
 from recipes.data.image_sets import PRIVATE
-from recipes.running.page_table import WIDTH, markdown_table
+from recipes.writing import WIDTH, markdown_table
 
 FOLDER = "pate"
 HEAD = ["", "published, %", "ours, %", "runs", "ε, whatever the votes", "ε for these votes", "queries answered"]

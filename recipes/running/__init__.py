@@ -1,1 +1,1 @@
-"""What the recipes share: from the cells of a table to runs, from runs to results, from results to a page."""
+"""Training runs of the tables: their settings, the processes that train them, and the results they leave."""

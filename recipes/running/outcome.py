@@ -11,8 +11,8 @@ from benchmarks.machine import description
 from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.files import CARD_FILE, read_json
 from lightning_gep.reporting.records import RunRecord, read_metrics
-from recipes.running.cells import Run, Table
 from recipes.running.settings import Settings
+from recipes.tables.types import Run, Table
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 """Where the results are that the page shows."""

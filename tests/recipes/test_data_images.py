@@ -1,15 +1,8 @@
-import hashlib
-import shutil
-import sys
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-
 import numpy as np
 import pytest
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.sampling import PoissonSampler, seeded_secret
@@ -20,7 +13,7 @@ from recipes.data.photographs import Photographs
 from recipes.data.public import TestSamples
 from recipes.data.records import FeatureRecords, ImageRecords
 from tests import data_files
-from tests.data_files import labels, pixels
+from tests.data_files import pixels
 
 SHAPES = {"mnist": (1, 28, 28), "svhn": (3, 32, 32), "cifar10": (3, 32, 32)}
 
@@ -39,12 +32,12 @@ def contents(dataset):
 
 @pytest.fixture
 def mnist(tmp_path):
-    data_files.write_mnist(tmp_path)
+    data_files.write_mnist(tmp_path / "MNIST" / "raw")
     return tmp_path
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_data_set_is_read_from_its_official_files(name, small_data, tmp_path):
+def test_every_data_set_has_its_shape_splits_and_public_images(name, small_data, tmp_path):
     module = data(small_data, name, cache_directory=str(tmp_path), validation_size=5, aux=TestSamples(count=8))
     assert [len(part) for part in (module.train, module.validation, module.test)] == [25, 5, 12]
     private, public = next(iter(module.train_dataloader())), next(iter(module.aux_dataloader()))
@@ -105,14 +98,6 @@ def test_the_seed_draws_the_validation_images_and_leaves_the_test_images_alone(m
     assert contents(first.test) == contents(other.test)
 
 
-def test_which_images_validate_does_not_depend_on_what_they_show(mnist, tmp_path):
-    data_files.write_npz(tmp_path / "other" / "mnist_train.npz", 30, seed=5, side=28, channels=1)
-    data_files.write_npz(tmp_path / "other" / "mnist_test.npz", 20, seed=6, side=28, channels=1)
-    here, there = (data(directory, validation_size=7) for directory in (mnist, tmp_path / "other"))
-    assert here.validation.indices == there.validation.indices
-    assert contents(here.validation) != contents(there.validation)
-
-
 def test_without_validation_all_images_are_trained_on(mnist):
     module = data(mnist, validation_size=0)
     assert len(module.train) == 30
@@ -145,16 +130,6 @@ def test_test_samples_leave_the_evaluation(mnist):
     assert len(larger.test) == 11
 
 
-def test_test_samples_have_random_labels_or_their_own(mnist):
-    own = data(mnist, aux=TestSamples(count=10, labels=True), aux_batch_size=10)
-    for images, given in own.aux_dataloader():
-        right = {image.numpy().tobytes(): label for image, label in own._test_records}
-        assert [right[image.numpy().tobytes()] for image in images] == given.tolist()
-    fresh = data(mnist, aux=TestSamples(count=10), aux_batch_size=10).aux_dataloader().dataset
-    reads = [tuple(fresh[i][1] for i in range(10)) for _ in range(5)]
-    assert len(set(reads)) > 1
-
-
 def test_public_images_pass_the_check_and_private_ones_do_not(mnist):
     module = data(mnist, validation_size=10, aux=TestSamples(count=10))
     assert check_public_data(module.aux_dataloader(), module.train_dataloader()).compared_with == "all training records"
@@ -164,104 +139,6 @@ def test_public_images_pass_the_check_and_private_ones_do_not(mnist):
     module.aux = TensorDataset(module.train[5][0][None])
     with pytest.raises(ConfigurationError, match="Auxiliary record 0 is a training record"):
         check_public_data(module.aux_dataloader(), module.train_dataloader())
-
-
-def test_later_starts_read_the_cache_alone(mnist, monkeypatch):
-    before = data(mnist)
-    for path in mnist.glob("*.gz"):
-        path.unlink()
-    monkeypatch.setitem(sys.modules, "torchvision", None)  # an import would fail
-    after = data(mnist)
-    assert contents(after.train) == contents(before.train)
-    assert after.setup("test") is None
-    data_files.write_npz(mnist / "mnist_train.npz", 9, side=28, channels=1)
-    assert len(data(mnist).train) == 9, "a source that is put there later is used"
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        (
-            "mnist",
-            {},
-            r"MNIST \(train\) is not in directory='.*': put mnist_train.npz or train-images-idx3-ubyte\(.gz\)",
-        ),
-        ("cifar10", {}, r"CIFAR-10 \(train\) .* put cifar10_train.npz or cifar-10-python.tar.gz .*data.download=true"),
-        ("svhn", {"extra": True}, r"SVHN \(extra\) .* put svhn_extra.npz or extra_32x32.mat there"),
-    ],
-)
-def test_a_missing_data_set_says_what_to_put_where(name, settings, message, tmp_path):
-    if settings:
-        data_files.write_svhn(tmp_path)
-    before = sorted(tmp_path.iterdir())
-    with pytest.raises(ConfigurationError, match=message):
-        data(tmp_path, name, **settings)
-    assert sorted(tmp_path.iterdir()) == before, "nothing is written"
-
-
-@pytest.fixture
-def mirror(tmp_path, monkeypatch):
-    """A web server where torchvision finds MNIST, with the checksums of our small files."""
-    from torchvision import datasets
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    data_files.write_mnist(tmp_path / "mirror")
-    files = sorted((tmp_path / "mirror").iterdir())
-    sums = [(path.name, hashlib.md5(path.read_bytes()).hexdigest()) for path in files]
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "mirror")))
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    monkeypatch.setattr(datasets.MNIST, "mirrors", [f"http://127.0.0.1:{server.server_port}/"])
-    monkeypatch.setattr(datasets.MNIST, "resources", sums)
-    yield tmp_path / "mirror"
-    server.shutdown()
-    server.server_close()
-
-
-def test_what_is_missing_is_downloaded_if_that_is_asked_for(mirror, tmp_path):
-    module = data(tmp_path / "new", download=True)
-    assert [len(module.train), len(module.test)] == [30, 20]
-    assert (tmp_path / "new" / "MNIST" / "raw" / "train-images-idx3-ubyte.gz").exists()
-    shutil.rmtree(mirror)
-    assert contents(data(tmp_path / "new", download=True).train) == contents(module.train)
-
-
-def test_a_download_that_fails_says_so(mirror, tmp_path):
-    shutil.rmtree(mirror)
-    with pytest.raises(
-        ConfigurationError, match=r"could not download MNIST into '.*new'.*put the files there yourself"
-    ):
-        data(tmp_path / "new", download=True)
-
-
-def test_a_download_without_torchvision_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(ConfigurationError, match=r"torchvision is needed .*pip install 'lightning-gep\[torchvision\]'"):
-        data(tmp_path, download=True)
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        (
-            {"images": pixels(30, 28, 28, 3), "labels": labels(30)},
-            "the shape 3 × 28 × 28, but those of MNIST have 1 × 28",
-        ),
-        ({"images": pixels(30, 28, 28, 1)}, "a whole number as a label for each of 30 images"),
-        ({"images": pixels(30, 28, 28, 1), "labels": labels(30) / 2}, "a whole number as a label for each"),
-        (
-            {"images": pixels(30, 28, 28, 1), "labels": labels(30) + 1},
-            r"labels must lie in 0 … 9. Is it the right file",
-        ),
-        ({"images": pixels(0, 28, 28, 1), "labels": labels(0)}, "there must be images"),
-    ],
-)
-def test_a_file_with_something_else_in_it_is_refused(arrays, message, tmp_path):
-    np.savez(tmp_path / "mnist_train.npz", **arrays)
-    with pytest.raises(ConfigurationError, match=rf"mnist_train.npz.*{message}"):
-        data(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -293,11 +170,3 @@ def test_a_value_that_cannot_work_is_named(settings, message, mnist):
 def test_without_public_images_their_loader_says_so(mnist):
     with pytest.raises(ConfigurationError, match="aux=None: there are no public images"):
         data(mnist).aux_dataloader()
-
-
-def test_workers_read_the_same(mnist):
-    module = data(mnist, num_workers=1)
-    alone = DataLoader(module.train, batch_size=30)
-    (images, _), (expected, _) = next(iter(DataLoader(module.train, batch_size=30, num_workers=1))), next(iter(alone))
-    assert torch.equal(images, expected)
-    assert module.train_dataloader().persistent_workers

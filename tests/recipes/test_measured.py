@@ -1,12 +1,9 @@
-"""Norms, stable ranks and projection errors against slow, obvious ones, and the three commands on small files."""
+"""Norms, stable ranks and projection errors against slow, obvious ones, and the command on small files."""
 
 import itertools
 import json
 import re
-import runpy
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,18 +12,16 @@ from torch import nn
 
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.subspace import random_rows
-from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.release import Part, Release
-from recipes import first_epochs, gradient_norms, projection_error, stable_rank
 from recipes.measured import drawing
+from recipes.measured.__main__ import SOURCES, main, measure_missing
 from recipes.measured.batch import WHOLE, of_gradients, of_projection, products_of
+from recipes.measured.figures import FIGURES, stable_rank
 from recipes.measured.nested_basis import cold_start, largest_quotas, random_basis
-from recipes.measured.options import SOURCES
 from recipes.measured.training import training
 from recipes.running.outcome import RESULTS
-from recipes.running.overview import README
-from recipes.running.page import FIGURES
 from recipes.running.settings import settings_of, without_machine
+from recipes.tables import FIRST_EPOCHS
 
 RECORDS, ANCHORS = 14, 40
 S, S1, S2 = 1.6, 1.2, 1.0
@@ -164,40 +159,41 @@ def test_the_large_basis_has_enough_vectors_for_every_k(groups):
         assert all(q <= most for k in ks for q, most in zip(groups.quotas(k), largest, strict=True))
 
 
-SMALL_WITHOUT_STEPS = [
+SMALL = [
     *("--batch", "8", "--anchors", "6", "--k", "3", "6"),
     *("--set", "data.batch_size=4", "data.aux_batch_size=6", "aux.count=6", "mechanism.k=4", "mechanism.num_anchors=6"),
     *("privacy.accountant=rdp", "trainer.accelerator=cpu", "threads=1", "logger=none", "~callbacks.progress_bar"),
 ]
-SMALL = ["--steps", "0", "2", *SMALL_WITHOUT_STEPS]
 
 
 @pytest.fixture
 def command(small_data, tmp_path):
-    """Runs a recipe's command on small files; gives the figures and the picture."""
+    """Runs the command on small files; gives the exit code."""
     places = ["--working-directory", str(tmp_path / "work"), "--output", str(tmp_path / "figures")]
 
-    def run(recipe, data, *more):
-        recipe.main(["--data", data, "--data-directory", str(small_data), *places, *SMALL, *more])
-        text = (tmp_path / "figures" / f"measured_{data}.json").read_text()
-        picture = (tmp_path / "figures" / f"{recipe.NAME}_{data}.svg").read_text()
-        assert str(tmp_path) not in text
-        assert str(small_data) not in text
-        return json.loads(text), picture
+    def run(data, *more):
+        return main(["--data", data, "--data-directory", str(small_data), *places, *SMALL, *more])
 
     return run
 
 
-def test_the_figures_of_cifar10_come_from_one_training_each_measured_once(command, tmp_path, capsys, monkeypatch):
-    figures, picture = command(stable_rank, "cifar10")
-    assert "stage3, p = " in picture
-    assert "| stage1 | " in capsys.readouterr().out
-    assert list(figures["steps"]) == ["0", "2"]
+def read(directory, data):
+    text = (directory / "figures" / f"measured_{data}.json").read_text()
+    assert str(directory) not in text
+    return json.loads(text)
+
+
+def test_all_figures_come_from_one_training_that_is_measured_once(command, tmp_path, capsys, monkeypatch):
+    assert command("cifar10", "--steps", "0", "2", "--sources", "imagenet") == 0
+    figures = read(tmp_path, "cifar10")
     assert all(list(step["bases"]) == ["imagenet"] for step in figures["steps"].values())
     first = figures["steps"]["0"]["bases"]["imagenet"]
     monkeypatch.setattr("recipes.measured.training.KeepWeights._keep", None)  # would fail if anything trained again
+    capsys.readouterr()
 
-    figures, picture = command(projection_error, "cifar10", "--sources", *SOURCES)
+    assert command("cifar10") == 0
+    figures, printed = read(tmp_path, "cifar10"), capsys.readouterr().out
+    assert list(figures["steps"]) == ["0", "2"], "the steps are those of the file"
     assert figures["steps"]["0"]["bases"]["imagenet"] == first
     assert "not covered by any ε" in figures["what"]
     assert figures["training"]["privacy"]["steps"] == 2
@@ -210,71 +206,59 @@ def test_the_figures_of_cifar10_come_from_one_training_each_measured_once(comman
                 assert 0 < errors[-1] < errors[0] < 1
     assert figures["steps"]["0"]["bases"]["random"]["random"]["6"]["error_of_mean"]["all"] > 0.95
     assert figures["steps"]["0"]["gradients"] != figures["steps"]["2"]["gradients"]
-    assert "ImageNet, random labels:" in picture
-    assert "second stage" in picture
-    assert "| 2 | 6 | 0." in capsys.readouterr().out
+    words = {"projection_error": "second stage", "stable_rank": "stage3, p = ", "gradient_norms": "ε = 8 in 200 epochs"}
+    for figure in FIGURES:
+        assert words[figure.NAME] in (tmp_path / "figures" / f"{figure.NAME}_cifar10.svg").read_text()
+        assert figure.TITLE in printed
 
-    with pytest.raises(ConfigurationError, match=r"measured_cifar10.json has figures of other settings \(anchors: 6 →"):
-        command(projection_error, "cifar10", "--anchors", "5")
-    with pytest.raises(ConfigurationError, match=r"figures of a training begun .*, and its weights are not in other"):
-        command(projection_error, "cifar10", "--steps", "0", "1", "--working-directory", str(tmp_path / "other"))
-    with pytest.raises(ConfigurationError, match=r"ended after 2 steps, and the weights after 3 were not kept"):
-        command(projection_error, "cifar10", "--steps", "0", "3")
-
-
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
-def test_each_command_runs_as_printed_and_draws_again_what_was_measured(small_data, tmp_path, monkeypatch, capsys):
-    printed = re.findall(r"^\| `python -m recipes\.(\w+) ([^`]*)`", README.read_text(), re.MULTILINE)
-    commands = [(name, words) for name, words in printed if name in FIGURES]
-    assert [name for name, _ in commands] == list(FIGURES)
-    small = ["--working-directory", str(tmp_path / "work"), "--output", str(tmp_path / "figures")]
-    for at, (name, words) in enumerate(commands):
-        more = SMALL_WITHOUT_STEPS if at else SMALL  # the later commands find the steps in the file
-        monkeypatch.setattr(sys, "argv", [name, *words.replace("DIR", str(small_data)).split(), *small, *more])
-        with pytest.raises(SystemExit) as end:
-            runpy.run_module(f"recipes.{name}", run_name="__main__")
-        assert end.value.code == 0, capsys.readouterr()
-        assert (tmp_path / "figures" / f"{name}_cifar10.svg").exists()
-    assert list(json.loads((tmp_path / "figures" / "measured_cifar10.json").read_text())["steps"]) == ["0", "2"]
-
+    for more, message in (
+        (["--anchors", "5"], r"measured_cifar10.json has figures of other settings \(anchors: 6 → 5"),
+        (["--steps", "0", "3"], r"ended after 2 steps, and the weights after 3 were not kept"),
+        (["--batch", "31"], "--batch 31 is above the 30 training images"),
+    ):
+        assert command("cifar10", *more) == 2
+        assert re.search(message, capsys.readouterr().err)
     shutil.rmtree(tmp_path / "work")
-    stable_rank.main(["--data-directory", str(small_data), *small, *SMALL_WITHOUT_STEPS])
-    assert not (tmp_path / "work").exists(), "what is measured is drawn without training"
+    assert command("cifar10") == 0, "what is measured is drawn without training"
+    assert not (tmp_path / "work").exists()
+    assert command("cifar10", "--steps", "0", "1") == 2
+    assert "figures of a training begun" in capsys.readouterr().err
 
 
-def test_a_step_that_was_cut_is_measured_by_the_next_call(command, small_data, tmp_path):
-    whole, _ = command(stable_rank, "mnist")
-    file = tmp_path / "figures" / "measured_mnist.json"
+def test_a_step_that_was_cut_is_measured_by_the_next_call_with_its_noise_beside_it(command, tmp_path, capsys):
+    words = ["--sources", "imagenet"]
+    assert command("mnist", "--steps", "0", "2", *words) == 0
+    whole, file = read(tmp_path, "mnist"), tmp_path / "figures" / "measured_mnist.json"
     file.write_text(json.dumps({**whole, "steps": {"0": whole["steps"]["0"]}}))
-    places = ["--working-directory", str(tmp_path / "work"), "--output", str(tmp_path / "figures")]
-    words = ["--data", "mnist", "--data-directory", str(small_data), *places, *SMALL_WITHOUT_STEPS]
-    stable_rank.main(words)
-    assert list(json.loads(file.read_text())["steps"]) == ["0", "2"]
-
-
-def test_the_training_on_cifar10_is_that_of_gep_in_its_first_epochs():
-    """So that the directory of the one serves the other: only what is shown may differ."""
-    (run,) = first_epochs.TABLE.runs(["gep"])
-    asked = OmegaConf.to_container(training("cifar10", ["output_dir=."]), resolve=True)
-    done = settings_of(run)
-    for group in ("data", "aux", "model", "optimizer", "scheduler", "mechanism", "privacy", "trainer", "seed"):
-        assert without_machine(asked[group]) == done[group]
-
-
-def test_noise_stands_beside_gradients_on_mnist(command, capsys):
-    figures, picture = command(gradient_norms, "mnist")
+    capsys.readouterr()
+    assert command("mnist", *words) == 0
+    figures, printed = read(tmp_path, "mnist"), capsys.readouterr().out
+    assert list(figures["steps"]) == ["0", "2"]
     assert {epsilon: noise["epochs"] for epsilon, noise in figures["noise"].items()} == {"2": 50, "5": 90, "8": 200}
     for noise in figures["noise"].values():
         sigma, p = noise["noise_multiplier"], 14394
         assert noise["gradient"] == pytest.approx(10 * sigma * p**0.5 / 4)
         assert noise["embedding"] == pytest.approx(10 * 2**0.5 * sigma * 4**0.5 / 4)
         assert noise["residual"] == pytest.approx(2 * 2**0.5 * sigma * p**0.5 / 4)
-    assert "ε = 8 in 200 epochs" in picture
-    printed = capsys.readouterr().out
-    assert "| GEP: clipped residual | " in printed
     lengths = [f"{step['gradients']['norm_of_mean']['all']:.3g}" for step in figures["steps"].values()]
     assert f"| gradient, before clipping | {' | '.join(lengths)} | – | – | – |" in printed
-    assert figures["steps"]["2"]["gradients"]["norm_of_clipped_mean"] > 0
+
+
+def test_figures_without_data_are_a_line_each(tmp_path, capsys):
+    shutil.copytree(RESULTS / "figures", tmp_path / "figures")
+    measure_missing(tmp_path, tmp_path / "work", tmp_path / "figures")
+    said = capsys.readouterr().out
+    assert re.search(r"^Figures of cifar10: not measured\. CIFAR-10 \(train\) is not in directory", said)
+    assert "mnist" not in said, "its pictures are there"
+
+
+def test_the_training_on_cifar10_is_that_of_gep_in_its_first_epochs():
+    """So that the directory of the one serves the other: only what is shown may differ."""
+    (run,) = FIRST_EPOCHS.runs(["gep"])
+    asked = OmegaConf.to_container(training("cifar10", ["output_dir=."]), resolve=True)
+    done = settings_of(run)
+    for group in ("data", "aux", "model", "optimizer", "scheduler", "mechanism", "privacy", "trainer", "seed"):
+        assert without_machine(asked[group]) == done[group]
 
 
 def test_a_step_without_residuals_is_left_out_of_the_summary():
@@ -294,16 +278,3 @@ def test_no_line_of_a_picture_is_outside_of_its_panel():
     for axes in (left, right):
         low, high = axes.get_ylim()
         assert low < 0.02 < 0.99 < high
-
-
-def test_a_batch_larger_than_the_data_is_refused(command):
-    with pytest.raises(ConfigurationError, match="--batch 31 is above the 30 training images"):
-        command(stable_rank, "mnist", "--batch", "31")
-
-
-def test_a_setting_that_cannot_work_ends_the_command_in_a_sentence(small_data, tmp_path):
-    words = ["--data", "mnist", "--data-directory", small_data, "--output", tmp_path]
-    command = [sys.executable, "-m", "recipes.stable_rank", *map(str, words), "--working-directory", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(r"python -m recipes.stable_rank: batch_size=1000 is above the \d+ .*\n", done.stderr)

@@ -95,7 +95,9 @@ def test_where_teachers_agree_the_votes_cost_less_than_they_might():
 def test_the_command_runs_and_says_which_figures_are_private_themselves(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("recipes.pate.__main__.TEACHER_STEPS", 3)
     monkeypatch.setattr("recipes.pate.__main__.STUDENT_STEPS", 3)
-    data_files.write_mnist(tmp_path, test=1000)  # that none of 200 queries is answered has a chance of 1e-17
+    data_files.write_mnist(
+        tmp_path / "MNIST" / "raw", test=1000
+    )  # that none of 200 queries is answered has a chance of 1e-17
     words = ["--data-directory", str(tmp_path), "--teachers", "4", "--epsilon", "9000", "--students", "1"]
     assert main([*words, "--output", str(tmp_path / "out")]) == 0
     assert "which is private itself" in capsys.readouterr().out

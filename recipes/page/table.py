@@ -1,0 +1,107 @@
+"""One table of results as Markdown: published and own figures side by side."""
+
+import statistics
+import textwrap
+from collections.abc import Callable
+
+from lightning_gep.privacy.rounding import rounded_up
+from lightning_gep.reporting.text import NOTHING, duration, with_spread
+from recipes.running.outcome import Result
+from recipes.tables.types import Cell, Table
+from recipes.writing import WIDTH, markdown_table
+
+FAR_BELOW = 3.0
+"""Points of accuracy without privacy that are more than another seed or a shorter training."""
+OURS = {"test_accuracy": "ours, %", "validation_accuracy": "validation, %"}
+IN_A_SENTENCE = {"test_accuracy": "", "validation_accuracy": " on validation images"}
+
+Column = Callable[[Cell, list[Result]], str]
+
+
+def section(table: Table, results: dict[str, list[Result]], heading: str = "") -> list[str]:
+    """One table, with the columns that there is something for."""
+    found = [result for runs in results.values() for result in runs]
+    warning = too_low(table, results)
+    paper: dict[str, Column] = {
+        "published, %": lambda cell, _: published(cell),
+        "its true ε": lambda cell, _: NOTHING if cell.published_epsilon is None else f"{cell.published_epsilon:g}",
+    }
+    columns: dict[str, Column] = {
+        **(paper if any(cell.published is not None for cell in table.rows) else {}),
+        OURS[table.judged_by]: lambda _, runs: accuracy(runs, table.judged_by) or "not run",
+        "runs": lambda cell, runs: f"{len(runs)} of {len(cell.seeds)}",
+        "ε": lambda _, runs: rounded_up(max((float(run["epsilon"]) for run in runs), default=None)),
+        "steps": lambda _, runs: span([run["steps"] for run in runs]),
+        "time": lambda _, runs: duration(mean([run["seconds"] for run in runs])),
+    }
+    if any("nonprivate_projection_error" in result["curves"] for result in found):
+        columns["projection error"] = lambda _, runs: errors(runs)
+    lines = [f"{heading}{table.title}", "", *textwrap.wrap(f"{warning}{table.about}", WIDTH), ""]
+    rows = [
+        [f"{cell.panel}: {cell.label}", *(column(cell, results[cell.name]) for column in columns.values())]
+        for cell in table.rows
+    ]
+    return [*lines, *markdown_table(["", *columns], rows)]
+
+
+def too_low(table: Table, results: dict[str, list[Result]]) -> str:
+    """What comes before anything else: that the rows without privacy are far below the published ones, or missing."""
+    cells = [run.cell for run in table.baseline]
+    missing = [cell.panel for cell in cells if not results[cell.name] and any(results[c.name] for c in table.cells)]
+    low = [
+        f"{cell.panel} {accuracy(results[cell.name], 'test_accuracy')} % instead of {published(cell)} %"
+        for cell in cells
+        if any(100 * run["test_accuracy"] < (cell.published or 0) - FAR_BELOW for run in results[cell.name])
+    ]
+    warnings = [f"**Without privacy far below the published figure: {'; '.join(low)}.** "] if low else []
+    warnings += [f"**The row without privacy is not run yet for {', '.join(missing)}.** "] if missing else []
+    return "".join(warnings)
+
+
+def in_short(table: Table, results: dict[str, list[Result]]) -> list[str]:
+    """One line for each cell, also for those that are open."""
+    lines = [
+        f"  {cell.panel}: {cell.label}: {said(runs, table) or 'not run'}"
+        + (f" ({len(runs)} of {len(cell.seeds)} runs)" if 0 < len(runs) < len(cell.seeds) else "")
+        for cell, runs in ((cell, results[cell.name]) for cell in table.cells)
+    ]
+    return [table.title, *lines]
+
+
+def published(cell: Cell) -> str:
+    """The paper's figure."""
+    if cell.published is None:
+        return NOTHING
+    return f"{cell.published:.1f}" + ("" if cell.published_spread is None else f" ± {cell.published_spread:.2f}")
+
+
+def accuracy(runs: list[Result], which: str) -> str:
+    """Mean and deviation in percent; nothing if there is no run."""
+    values = [100 * run[which] for run in runs if run[which] is not None]
+    return with_spread(statistics.fmean(values), _deviation(values), digits=2) if values else ""
+
+
+def said(runs: list[Result], table: Table) -> str:
+    """The same where no column tells which accuracy it is."""
+    found = accuracy(runs, table.judged_by)
+    return found and found + IN_A_SENTENCE[table.judged_by]
+
+
+def errors(runs: list[Result]) -> str:
+    """The smallest and the largest projection error over training."""
+    values = [value for run in runs for _, value in run["curves"].get("nonprivate_projection_error", ())]
+    return f"{min(values):.3f} – {max(values):.3f}" if values else NOTHING
+
+
+def span(values: list[int]) -> str:
+    """One number if all are the same, else the smallest and the largest."""
+    return " – ".join(str(value) for value in sorted({min(values), max(values)})) if values else NOTHING
+
+
+def mean(values: list[float]) -> float | None:
+    """None of nothing."""
+    return statistics.fmean(values) if values else None
+
+
+def _deviation(values: list[float]) -> float | None:
+    return statistics.stdev(values) if len(values) > 1 else None

@@ -1,0 +1,80 @@
+"""All tables and figures made of training runs, in the order of the results page, and the order to run them in."""
+
+from recipes.tables.ours import BEST, FIRST_EPOCHS, MNIST_EPSILON2, MNIST_LARGER_EPSILON, THRESHOLDS, TUNING
+from recipes.tables.paper import (
+    ACCURACY_AGAINST_K,
+    ANCHORS,
+    AUXILIARY_DATA,
+    LINEAR_PROBE,
+    NO_PRIVACY,
+    RANDOM_BASIS,
+    TABLE1,
+)
+from recipes.tables.types import Pair, Run
+
+TABLES = (
+    NO_PRIVACY,
+    TABLE1,
+    THRESHOLDS,
+    MNIST_EPSILON2,
+    MNIST_LARGER_EPSILON,
+    TUNING,
+    LINEAR_PROBE,
+    FIRST_EPOCHS,
+    AUXILIARY_DATA,
+    ANCHORS,
+    ACCURACY_AGAINST_K,
+    RANDOM_BASIS,
+)
+
+PAIRS = (
+    Pair("MNIST, ε = 2, the paper's settings", TABLE1, "mnist_gp_eps2", "mnist_gep_eps2", "mnist"),
+    Pair(
+        "… with smaller thresholds",
+        THRESHOLDS,
+        "mnist_gp_eps2_threshold_alone",
+        "mnist_gep_eps2_thresholds_alone",
+        "mnist",
+    ),
+    Pair("MNIST, ε = 2, our settings", MNIST_EPSILON2, "mnist_best_gp", "mnist_best", "mnist"),
+    *(
+        Pair(f"MNIST, ε = {e}, our settings", MNIST_LARGER_EPSILON, f"gp_eps{e}", f"gep_eps{e}", "mnist")
+        for e in (5, 8)
+    ),
+    *(
+        Pair(f"features of CIFAR-10, ε = {e:g}", LINEAR_PROBE, f"gp_eps{name}", f"gep_eps{name}_half", "linear_probe")
+        for e, name in ((0.1, "0_1"), (0.5, "0_5"), (1, "1"), (2, "2"))
+    ),
+    Pair(
+        "SVHN (73 257 images), ε = 5, the paper's settings",
+        TABLE1,
+        "svhn_ordinary_gp_eps5",
+        "svhn_ordinary_gep_eps5",
+        "svhn",
+    ),
+    Pair("CIFAR-10, ε = 2, the paper's settings", TABLE1, "cifar10_gp_eps2", "cifar10_tracked_gep_eps2", "cifar10"),
+)
+"""Where GP and GEP can be compared. The summary shows a pair once both sides have run."""
+
+
+def runs_in_order() -> list[Run]:
+    """All runs, the most informative for their time first, those that take days last."""
+    first = [
+        *NO_PRIVACY.runs(["cifar10"]),
+        *TABLE1.runs(["cifar10_gp_eps2"]),
+        *TABLE1.runs(["cifar10_tracked_gep_eps2"]),
+        *TABLE1.runs(["cifar10_tracked_bgep_eps2"]),
+        *TABLE1.runs(["svhn_ordinary_*"]),
+        *NO_PRIVACY.runs(),
+        *TABLE1.runs(["mnist_*_eps2"], seeds=[0]),
+        *MNIST_EPSILON2.runs(list(BEST.values()), seeds=[0]),
+        *THRESHOLDS.runs(),
+        *LINEAR_PROBE.runs(),
+        *FIRST_EPOCHS.runs(),
+        *TABLE1.runs(["mnist_*_eps2"]),
+        *MNIST_EPSILON2.runs(),
+        *MNIST_LARGER_EPSILON.runs(),
+        *TUNING.runs(),
+        *TABLE1.runs(["mnist_*"]),
+    ]
+    return list(dict.fromkeys([*first, *(run for table in TABLES for run in table.runs())]))

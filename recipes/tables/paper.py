@@ -1,0 +1,222 @@
+"""The tables and figures of the paper that are made of training runs, and the rows without privacy beside them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from lightning_gep.reporting.published import EPSILONS, NAMES, PATE_NOTE, RESULTS, figures_of
+from recipes.data.image_sets import PRIVATE
+from recipes.tables.types import OUR_BASIS, Cell, Run, Table
+
+SMALL_SVHN, WITHOUT_EXTRA = "73 257", ("data.extra=false",)
+"""The number of training images of SVHN without its `extra` part, and the override that leaves it out."""
+LINE = "no privacy"
+KS = (500, 1000, 1500, 2000)
+
+
+def _no_privacy(data: str, panel: str, overrides: tuple[str, ...] = ()) -> Cell:
+    published = RESULTS[PRIVATE[data].title].not_private
+    return Cell(data, panel, LINE, f"no_privacy/{data}", overrides=overrides, published=published)
+
+
+NO_PRIVACY = Table(
+    name="no_privacy",
+    title="Without privacy",
+    published="in the text: MNIST 99.1, SVHN 95.9, CIFAR-10 90.4; linear layer 96.3",
+    about=(
+        "Plain Lightning with the network, optimizer and learning rate of the private runs (`mechanism=none`): what "
+        "privacy costs is the distance to these rows, and a network that cannot learn here proves nothing below. No "
+        "augmentation, and fewer epochs and smaller batches than a record would take. The paper does not tell how it "
+        "trained without privacy; its SVHN is the extended one, and its linear layer has another network's features."
+    ),
+    cells=(
+        _no_privacy("mnist", "MNIST"),
+        _no_privacy("svhn", f"SVHN ({SMALL_SVHN} images)", WITHOUT_EXTRA),
+        _no_privacy("cifar10", "CIFAR-10"),
+        Cell("linear_probe", "features of CIFAR-10", LINE, "no_privacy/linear_probe", published=96.3),
+    ),
+    headline=LINE,
+)
+
+
+def baseline(*data: str) -> tuple[Run, ...]:
+    """The runs without privacy on these data sets."""
+    return tuple(NO_PRIVACY.runs(data))
+
+
+def _table1(data: str, epsilon: float, mechanism: str) -> Cell:
+    title, at = PRIVATE[data].title, EPSILONS.index(epsilon)
+    paper = RESULTS[title]
+    return Cell(
+        name=f"{data}_{mechanism}_eps{epsilon:g}",
+        panel=f"{title}, ε = {epsilon:g}",
+        line=NAMES[mechanism],
+        experiment=f"table1/{data}_{mechanism}_eps{epsilon:g}",
+        seeds=(0, 1, 2) if (data, epsilon) == ("mnist", 2.0) else (0,),
+        published=paper.accuracies[mechanism][at],
+        published_epsilon=paper.by_pld[mechanism][at],
+    )
+
+
+def _with_our_basis(mechanism: str) -> Cell:
+    cell = _table1("cifar10", 2.0, mechanism)
+    name, line = f"cifar10_tracked_{mechanism}_eps2", f"{cell.line}, tracked basis"
+    return replace(cell, name=name, line=line, overrides=OUR_BASIS)
+
+
+def _without_extra(mechanism: str, line: str, basis: tuple[str, ...] = ()) -> Cell:
+    name, panel = f"svhn_ordinary_{mechanism}_eps5", f"SVHN ({SMALL_SVHN} images), ε = 5"
+    return Cell(name, panel, line, f"table1/svhn_{mechanism}_eps5", overrides=(*WITHOUT_EXTRA, *basis))
+
+
+TABLE1 = Table(
+    name="table1",
+    title="Table 1: training from scratch",
+    published="Table 1; GEP at ε = 2, 5, 8: "
+    + "; ".join(f"{data} {figures_of('gep', paper)}" for data, paper in RESULTS.items()),
+    about=(
+        "The settings are the paper's (batches of 1000, S₁ = 10, S₂ = 2, m = 2000); k, which it does not tell, is 500 "
+        "for MNIST and 1000 for the others. Noise is calibrated to the ε of the row by PLD, and what of the residual's "
+        "noise lies inside the subspace is projected out again, which the paper does not do. "
+        f"{RESULTS['SVHN'].remark} The rows with {SMALL_SVHN} images leave its `extra` part out: as many epochs as "
+        "in the paper, and fewer steps. GEP has the basis of our defaults there, tracked with 50 anchors a step: the "
+        "paper's takes several times as long. "
+        f"{RESULTS['CIFAR-10'].remark} PATE, its third baseline, is a recipe of its own. {PATE_NOTE}"
+    ),
+    cells=(
+        *(_table1(*which) for which in product(PRIVATE, EPSILONS, ("gp", "bgep", "gep"))),
+        *(_with_our_basis(mechanism) for mechanism in ("bgep", "gep")),
+        _without_extra("gp", "GP"),
+        _without_extra("gep", "GEP, tracked basis", OUR_BASIS),
+    ),
+    baseline=baseline("mnist", "svhn", "cifar10"),
+)
+
+LINEAR_PROBE_PUBLISHED = {
+    "gp": ((88.2, 0.16), (91.1, 0.17), (93.2, 0.19), (93.4, 0.12)),
+    "bgep": ((91.0, 0.07), (92.9, 0.03), (93.1, 0.10), (93.2, 0.08)),
+    "gep": ((90.9, 0.19), (93.5, 0.06), (94.3, 0.09), (94.8, 0.06)),
+}
+"""Mean and standard deviation of five runs at ε = 0.1, 0.5, 1 and 2."""
+HALF = ("mechanism.clip_embedding=0.1", "mechanism.clip_residual=0.05")
+"""Thresholds that the paper did not try: S₂ = S₁/2, both at most the threshold of GP."""
+
+
+def _linear_probe(at: int, epsilon: float) -> Iterator[Cell]:
+    """The cells of one ε: the paper's three, and GEP with other thresholds."""
+    for mechanism, figures in LINEAR_PROBE_PUBLISHED.items():
+        name = f"{mechanism}_eps{epsilon:g}".replace(".", "_")
+        cell = Cell(name, f"ε = {epsilon:g}", NAMES[mechanism], f"linear_probe/{name}", seeds=(0, 1, 2, 3, 4))
+        yield replace(cell, published=figures[at][0], published_spread=figures[at][1])
+        if mechanism == "gep":
+            yield replace(cell, name=f"{name}_half", line="GEP, S₂ = S₁/2", overrides=HALF)
+
+
+LINEAR_PROBE = Table(
+    name="linear_probe",
+    title="Appendix: a linear layer on features of CIFAR-10",
+    published="appendix; GEP at ε = 0.1, 0.5, 1, 2: 90.9, 93.5, 94.3, 94.8 (true ε not known)",
+    about=(
+        "The paper's features are those of a ResNet152 trained by SimCLR, 4096 numbers for each image; ours are 1280 "
+        "of EfficientNet-Lite0. So compare GEP with GP and B-GEP, not with the published figure beside it. Without "
+        "privacy the paper reaches 96.3 %. It tells neither batch size nor steps of its best runs, so their true ε is "
+        "not known. The paper's residual has a fifth of the embedding's threshold; `S₂ = S₁/2` is ours, chosen on "
+        "validation images ([how](tuning.md)) to test why GEP is below GP."
+    ),
+    cells=tuple(cell for at, epsilon in enumerate((0.1, 0.5, 1.0, 2.0)) for cell in _linear_probe(at, epsilon)),
+    baseline=baseline("linear_probe"),
+)
+
+TRUE_EPSILON = {mechanism: values[-1] for mechanism, values in RESULTS["CIFAR-10"].by_pld.items()}
+AUXILIARY_PUBLISHED = {
+    "test_samples_true_labels": ("test images, true labels", 72.9, 0.31),
+    "test_samples": ("test images, random labels", 75.1, 0.42),
+    "cifar100": ("CIFAR-100, random labels", 74.7, 0.46),
+    "imagenet": ("ImageNet, random labels", 74.8, 0.39),
+}
+"""Mean and standard deviation of five runs."""
+
+AUXILIARY_DATA = Table(
+    name="auxiliary_data",
+    title="Appendix: which public images",
+    published=f"appendix; GEP at ε = 8 (true: {TRUE_EPSILON['gep']:g}): 72.9 to 75.1",
+    about="GEP with 2000 public images, m = 2000 and k = 1000. All rows are tested on the same 8000 test images.",
+    headline="ImageNet, random labels",
+    cells=tuple(
+        Cell(
+            name=name,
+            panel="CIFAR-10, ε = 8",
+            line=line,
+            experiment=f"auxiliary_data/{name}",
+            published=accuracy,
+            published_spread=spread,
+            published_epsilon=TRUE_EPSILON["gep"],
+        )
+        for name, (line, accuracy, spread) in AUXILIARY_PUBLISHED.items()
+    ),
+    baseline=baseline("cifar10"),
+)
+
+ANCHORS_PUBLISHED = {
+    "bgep": {1000: (62.2, 0.26), 2000: (62.6, 0.24), 4000: (63.3, 0.27)},
+    "gep": {1000: (74.6, 0.41), 2000: (74.8, 0.39), 4000: (75.2, 0.34)},
+}
+"""Mean and standard deviation of five runs, for each m."""
+
+ANCHORS = Table(
+    name="anchors",
+    title="Appendix: how many anchor gradients",
+    published=f"appendix; GEP at ε = 8 (true: {TRUE_EPSILON['gep']:g}) with m = 1000, 2000, 4000: 74.6, 74.8, 75.2",
+    about="k = 1000; the public images are ImageNet's with random labels, and there are as many as anchors.",
+    cells=tuple(
+        Cell(
+            name=f"{mechanism}_m{m}",
+            panel=f"CIFAR-10, ε = 8, {NAMES[mechanism]}",
+            line=f"m = {m}",
+            experiment=f"anchors/{mechanism}_m{m}",
+            published=accuracy,
+            published_spread=spread,
+            published_epsilon=TRUE_EPSILON[mechanism],
+        )
+        for mechanism, figures in ANCHORS_PUBLISHED.items()
+        for m, (accuracy, spread) in figures.items()
+    ),
+    baseline=baseline("cifar10"),
+)
+
+
+def _over_k(name: str, data: str, line: str, experiment: str, k: int) -> Cell:
+    panel = f"{PRIVATE[data].title}, ε = 8"
+    return Cell(f"{name}_k{k}", panel, line, experiment, overrides=(f"mechanism.k={k}",), k=k)
+
+
+ACCURACY_AGAINST_K = Table(
+    name="accuracy_against_k",
+    title="Accuracy against the number of basis vectors",
+    published="a figure without numbers",
+    about=(
+        "The paper shows curves without numbers, and does not say at which ε: here it is 8. In words it says that GEP "
+        "is above B-GEP for every k, and less sensitive to it."
+    ),
+    cells=tuple(
+        _over_k(f"{data}_{mechanism}", data, NAMES[mechanism], f"accuracy_against_k/{data}_{mechanism}", k)
+        for data, mechanism, k in product(("cifar10", "svhn"), ("bgep", "gep"), KS)
+    ),
+    baseline=baseline("svhn", "cifar10"),
+)
+
+RANDOM_BASIS = Table(
+    name="random_basis",
+    title="Appendix: the projection error of random basis vectors",
+    published="appendix; above 95 % throughout",
+    about=(
+        "GEP on a random subspace. What counts is the projection error over training, which the paper puts above 95 % "
+        "throughout, for every k. It is a function of private records, and logged because these data sets are public."
+    ),
+    headline="random basis",
+    cells=tuple(
+        _over_k(data, data, "random basis", f"random_basis/{data}", k) for data, k in product(("cifar10", "svhn"), KS)
+    ),
+    follows="nonprivate_projection_error",
+    baseline=baseline("svhn", "cifar10"),
+)

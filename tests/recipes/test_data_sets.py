@@ -1,0 +1,196 @@
+"""Data files: what is read, what is missing, what is damaged, and what is downloaded."""
+
+import gzip
+import hashlib
+import os
+import pickle
+import shutil
+import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from lightning_gep.errors import ConfigurationError, MissingDataError
+from recipes.data.files import fitted
+from recipes.data.image_sets import CIFAR_10, MNIST, PRIVATE, SVHN
+from recipes.data.images import ImageDataModule
+from tests import data_files
+from tests.data_files import labels, pixels
+
+
+def nchw(images):
+    return images.transpose(0, 3, 1, 2)
+
+
+def loaded(place, name="mnist", **settings):
+    return ImageDataModule(name, str(place), batch_size=4, validation_size=0, **settings).load()
+
+
+def test_official_files_are_read_by_torchvision(tmp_path, monkeypatch):
+    data_files.write_mnist(tmp_path / "MNIST" / "raw")
+    data_files.write_official_cifar10(tmp_path, monkeypatch)
+    data_files.write_official_svhn(tmp_path, monkeypatch)
+    batches = np.concatenate([pixels(6, seed=i) for i in range(1, 6)])
+    expected = {"mnist": pixels(30, 28, 28, 1), "svhn": pixels(30), "cifar10": batches}
+    for name, images in expected.items():
+        found = PRIVATE[name].read(tmp_path, "train")
+        assert np.array_equal(found.images, nchw(images))
+        rows = np.tile(np.arange(6), 5) if name == "cifar10" else labels(30)
+        assert np.array_equal(found.labels, rows)
+        assert len(PRIVATE[name].read(tmp_path, "test").images) == 20
+
+
+def test_an_npz_goes_before_the_official_files_and_may_be_grey(tmp_path):
+    data_files.write_mnist(tmp_path / "MNIST" / "raw")
+    np.savez(tmp_path / "mnist_train.npz", images=pixels(12, 28, 28, 1)[..., 0], labels=labels(12))
+    train, test = loaded(tmp_path)
+    assert [len(train), len(test)] == [12, 20]
+    assert train[0][0].shape == (1, 28, 28)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"pictures": pixels(3)}, "no array 'images'"),
+        ({"images": pixels(3).astype(float)}, r"images of type float64 and shape \(3, 32, 32, 3\)"),
+        ({"images": pixels(3, 28, 28, 1), "labels": np.arange(4)}, r"shape \(4,\) for 3 records"),
+        ({"images": pixels(3, 28, 28, 1), "labels": labels(3) / 2}, "There must be one integer for each"),
+        ({"images": np.array([{}])}, "cannot be read .*allow_pickle"),
+        ({"images": pixels(30, 28, 28, 3), "labels": labels(30)}, "shape 3 × 28 × 28, but those of MNIST have 1 × 28"),
+        ({"images": pixels(30, 28, 28, 1)}, "images with labels in 0 … 9"),
+        ({"images": pixels(30, 28, 28, 1), "labels": labels(30) + 1}, r"labels in 0 … 9. Is it the right file"),
+        ({"images": pixels(0, 28, 28, 1), "labels": labels(0)}, "there must be images"),
+    ],
+)
+def test_an_npz_with_something_else_says_what(arrays, message, tmp_path):
+    np.savez(tmp_path / "mnist_train.npz", **arrays)
+    data_files.write_npz(tmp_path / "mnist_test.npz", 5, side=28, channels=1)
+    with pytest.raises(ConfigurationError, match=rf"mnist_train.npz.*{message}"):
+        loaded(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "image_set"),
+    [
+        ("MNIST/raw/train-images-idx3-ubyte", MNIST),
+        ("cifar-10-batches-py/data_batch_3", CIFAR_10),
+        ("train_32x32.mat", SVHN),
+        ("mnist_train.npz", MNIST),
+    ],
+)
+@pytest.mark.parametrize(
+    "damage",
+    [lambda path: os.truncate(path, path.stat().st_size // 2), lambda path: path.write_bytes(b"")],
+    ids=["cut short", "empty"],
+)
+def test_a_damaged_file_is_an_error_with_the_fix(name, image_set, damage, tmp_path, monkeypatch):
+    data_files.write_mnist(tmp_path / "MNIST" / "raw")
+    data_files.write_official_cifar10(tmp_path, monkeypatch)
+    data_files.write_official_svhn(tmp_path, monkeypatch)
+    if name.endswith(".npz"):
+        data_files.write_npz(tmp_path / name, 5, side=28, channels=1)
+    damage(tmp_path / name)
+    with pytest.raises(ConfigurationError, match=rf"({image_set.title}|mnist_train.npz).*get (it|them) again"):
+        image_set.read(tmp_path, "train")
+
+
+def test_a_pickle_that_is_not_the_official_one_is_not_loaded(tmp_path, monkeypatch):
+    class Trap:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "sprung"),))
+
+    data_files.write_official_cifar10(tmp_path, monkeypatch)
+    (tmp_path / "cifar-10-batches-py" / "data_batch_2").write_bytes(pickle.dumps({"data": Trap()}))
+    with pytest.raises(ConfigurationError, match="could not read CIFAR-10"):
+        CIFAR_10.read(tmp_path, "train")
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("mnist", {}, r"MNIST \(train\) is not in directory='.*': put mnist_train.npz or .*train-images-idx3-ubyte"),
+        ("cifar10", {}, r"CIFAR-10 \(train\) .* put cifar10_train.npz .*data.download=true"),
+        ("svhn", {"extra": True}, r"SVHN \(extra\) .* put svhn_extra.npz or .*extra_32x32.mat"),
+    ],
+)
+def test_a_missing_data_set_says_what_to_put_where(name, settings, message, tmp_path):
+    if settings:
+        data_files.write_svhn(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(MissingDataError, match=message):
+        loaded(tmp_path, name, **settings)
+    with pytest.raises(MissingDataError, match=message):
+        ImageDataModule(name, str(tmp_path), **settings).check_files()
+    assert sorted(tmp_path.iterdir()) == before, "nothing is written"
+
+
+def test_later_starts_read_the_cache_alone(tmp_path, monkeypatch):
+    data_files.write_mnist(tmp_path / "MNIST" / "raw")
+    before, _ = loaded(tmp_path)
+    shutil.rmtree(tmp_path / "MNIST")
+    monkeypatch.setitem(sys.modules, "torchvision", None)  # an import would fail
+    after, _ = loaded(tmp_path)
+    assert np.array_equal(before.inputs, after.inputs)
+    data_files.write_npz(tmp_path / "mnist_train.npz", 9, side=28, channels=1)
+    assert len(loaded(tmp_path)[0]) == 9, "a file that is put there later is used"
+
+
+def test_without_torchvision_the_error_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    monkeypatch.delitem(sys.modules, "torchvision.datasets", raising=False)
+    with pytest.raises(ConfigurationError, match=r"MNIST needs an extra.*pip install 'lightning-gep\[data\]'"):
+        loaded(tmp_path, download=True)
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    """A web server where torchvision finds MNIST, with the checksums of our small files."""
+    from torchvision import datasets
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    data_files.write_mnist(tmp_path / "mirror")
+    for path in list((tmp_path / "mirror").iterdir()):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    files = sorted((tmp_path / "mirror").glob("*.gz"))
+    sums = [(path.name, hashlib.md5(path.read_bytes()).hexdigest()) for path in files]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "mirror")))
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    monkeypatch.setattr(datasets.MNIST, "mirrors", [f"http://127.0.0.1:{server.server_port}/"])
+    monkeypatch.setattr(datasets.MNIST, "resources", sums)
+    yield tmp_path / "mirror"
+    server.shutdown()
+    server.server_close()
+
+
+def test_missing_files_are_downloaded_if_asked_for(mirror, tmp_path):
+    train, test = loaded(tmp_path / "new", download=True)
+    assert [len(train), len(test)] == [30, 20]
+    archives = tmp_path / "unpacked" / "MNIST" / "raw"
+    archives.mkdir(parents=True)
+    for path in mirror.glob("*.gz"):
+        shutil.copy(path, archives)
+    shutil.rmtree(mirror)
+    assert len(loaded(tmp_path / "unpacked", download=True)[0]) == 30, "archives that are there are unpacked"
+    with pytest.raises(ConfigurationError, match=r"could not download MNIST in '.*newer'"):
+        loaded(tmp_path / "newer", download=True)
+
+
+def test_images_are_cropped_to_the_middle_and_resized():
+    left, right = np.full((1, 3, 32, 16), 200, np.uint8), np.full((1, 3, 32, 16), 100, np.uint8)
+    halves = np.concatenate([left, right], axis=3)
+    assert fitted(halves, (3, 32, 32)) is halves
+    grey = fitted(halves, (1, 28, 28))
+    assert grey.shape == (1, 1, 28, 28)
+    assert (grey[..., :13] == 200).all()
+    assert (grey[..., 15:] == 100).all()
+    middle = fitted(halves, (3, 32, 8))  # a narrow strip with both halves in it
+    assert set(np.unique(middle)) == {100, 200}
+    colour = fitted(grey, (3, 14, 14))
+    assert (colour[0, 0] == colour[0, 1]).all()

@@ -1,0 +1,299 @@
+"""What the tables list and what the results page says: the committed results and nothing else."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from lightning_gep.cli.configs import config_directory
+from lightning_gep.privacy.accounting import SampledGaussian, epsilon
+from lightning_gep.privacy.files import CARD_FILE
+from recipes import results
+from recipes.measured.figures import FIGURES
+from recipes.page import PAGE, page
+from recipes.page.overview import README, overview
+from recipes.page.plots import draw
+from recipes.page.summary import PICTURE, compared, summary
+from recipes.page.table import in_short, section
+from recipes.running.outcome import (
+    MOST_POINTS,
+    RESULTS,
+    counts,
+    made_with,
+    read_result,
+    result_file,
+    results_of,
+    thinned,
+    write_result,
+)
+from recipes.running.settings import settings_of
+from recipes.tables import MNIST_EPSILON2, NO_PRIVACY, PAIRS, TABLE1, TABLES, TUNING, runs_in_order
+from recipes.tables.ours import BEST, HELD_OUT, NOISE, cells_of_experiments
+from recipes.tables.types import Run
+
+EXPERIMENTS = config_directory() / "experiment"
+CELLS = [(table, cell) for table in TABLES for cell in table.cells]
+COMMITTED = [run for run in runs_in_order() if result_file(RESULTS, run).exists()]
+CELL = {cell.name: cell for cell in TABLE1.cells}
+
+
+def result(run, accuracy=0.95, **changes):
+    """As a run leaves it."""
+    versions = dict.fromkeys(("python", "torch", "lightning", "opacus", "dp_accounting", "lightning_gep"), "1.0")
+    return {
+        "experiment": run.cell.experiment,
+        "overrides": list(run.cell.overrides),
+        "extra_overrides": [],
+        "seed": run.seed,
+        "test_accuracy": accuracy,
+        "validation_accuracy": None,
+        "epsilon": 1.99951,
+        "sample_rate": 0.1,
+        "steps": 30,
+        "seconds": 90.0,
+        "machine": {"processor": "a processor", "cores": 2, "memory_gb": 8.0},
+        "versions": {**versions, "git_dirty": False},
+        "curves": {"test_accuracy": [[10, 0.5], [30, accuracy]], "epsilon": [[30, 1.99951]]},
+        **changes,
+    }
+
+
+def write(output, runs, *accuracies, **changes):
+    for run, accuracy in zip(runs, accuracies, strict=True):
+        write_result(result_file(output, run), result(run, accuracy, **changes))
+
+
+@cache
+def settings_of_cell(cell):
+    """Composed once for all of its seeds."""
+    return settings_of(Run("a table", cell, 0))
+
+
+def row(lines, cell):
+    (found,) = [line for line in lines if line.startswith(f"| {cell.panel}: {cell.label} |")]
+    return [part.strip() for part in found.split("|")[2:-1]]
+
+
+def test_every_experiment_is_in_a_table_and_every_run_has_a_name_of_its_own():
+    assert {cell.experiment for _, cell in CELLS} == {
+        path.relative_to(EXPERIMENTS).with_suffix("").as_posix()
+        for path in EXPERIMENTS.rglob("*.yaml")
+        if path.parent != EXPERIMENTS or path.stem in BEST.values()
+    }
+    names = [run.name for run in runs_in_order()]
+    assert len(set(names)) == len(names) == sum(len(cell.seeds) for _, cell in CELLS)
+    assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
+
+
+def test_published_figures_are_those_in_the_experiment_files():
+    told = [cell for _, cell in CELLS if cell.published is not None and not cell.experiment.startswith("mnist_best")]
+    assert len(told) == 4 + 27 + 2 + 12 + 4 + 6
+    for cell in told:
+        words = (EXPERIMENTS / f"{cell.experiment}.yaml").read_text().replace("\n#", "")
+        assert f"Published: {cell.published} %" in words
+        assert ("mean of five runs" in words) == (cell.published_spread is not None)
+    mechanisms = {name: mechanism for mechanism, name in BEST.items()}
+    for table, cell in CELLS:
+        if cell.experiment in mechanisms and table is not TUNING:
+            epsilon = settings_of_cell(cell)["privacy"]["epsilon"]
+            same = CELL[f"mnist_{mechanisms[cell.experiment]}_eps{epsilon:g}"]
+            assert (cell.published, cell.published_epsilon) == (same.published, same.published_epsilon)
+
+
+def test_every_table_is_read_against_its_rows_without_privacy():
+    for table in set(TABLES) - {NO_PRIVACY, TUNING}:
+        assert table.baseline, table.name
+        assert all(run.cell.experiment.startswith("no_privacy/") for run in table.baseline)
+        results = {cell.name: [] for cell in table.rows}
+        assert "not run yet" not in "\n".join(section(table, results)), "nothing is run, so nothing misses it"
+        results[table.cells[0].name] = [result(table.runs()[0], 0.5, validation_accuracy=0.5)]
+        assert section(table, results)[2].startswith("**The row without privacy is not run yet for ")
+
+
+def test_a_network_that_cannot_learn_without_privacy_is_said_before_anything_else():
+    results = {cell.name: [] for cell in TABLE1.rows}
+    for run, accuracy in zip(TABLE1.baseline, (0.989, 0.941, 0.4), strict=True):
+        results[run.cell.name] = [result(run, accuracy, epsilon="inf")]
+    lines = section(TABLE1, results)
+    expected = "**Without privacy far below the published figure: CIFAR-10 40.00 % instead of 90.4 %.**"
+    assert lines[2].startswith(expected)
+    (found,) = [line for line in lines if line.startswith("| CIFAR-10: no privacy")]
+    assert found.split(" | ")[1:6] == ["90.4", "–", "40.00", "1 of 1", "∞"]
+    assert row(lines, CELL["svhn_gep_eps2"]) == ["92.3", "3.06", "not run", "0 of 1", "–", "–", "–"]
+
+
+def test_the_most_informative_runs_come_first():
+    names = [run.name for run in runs_in_order()]
+    cifar10 = ("gp_eps2", "tracked_gep_eps2", "tracked_bgep_eps2")
+    assert names[:4] == ["no_privacy-cifar10-seed0", *(f"table1-cifar10_{cell}-seed0" for cell in cifar10)]
+    order = ("table1-svhn_ordinary", "no_privacy-mnist", "table1-mnist_gp_eps2-seed0", "linear_probe-")
+    later = ("table1-mnist_gp_eps2-seed1", "mnist_larger_epsilon-", "table1-mnist_gp_eps5", "table1-cifar10_gp_eps8")
+    first = [next(i for i, name in enumerate(names) if name.startswith(prefix)) for prefix in (*order, *later)]
+    assert first == sorted(first)
+
+
+def test_our_own_table_is_made_of_the_files_there_are(tmp_path):
+    assert cells_of_experiments(tmp_path) == ()
+    (tmp_path / "mnist_epsilon2").mkdir()
+    (tmp_path / "mnist_best.yaml").write_text("# @package _global_\n# The best. Tuned on\n# validation.\ndata: 1\n")
+    (tmp_path / "mnist_epsilon2" / "joint.yaml").write_text("# @package _global_\ndata: 1\n")
+    best, joint = cells_of_experiments(tmp_path)
+    assert (best.name, best.line, best.experiment, best.seeds) == ("mnist_best", "The best", "mnist_best", (0, 1, 2))
+    assert (joint.line, joint.experiment) == ("joint", "mnist_epsilon2/joint")
+
+
+def test_the_page_has_means_with_their_spread_and_draws_what_there_is(tmp_path):
+    gep = CELL["mnist_gep_eps2"]
+    write(tmp_path, TABLE1.runs([gep.name]), 0.964, 0.966, 0.968)
+    over_k = next(table for table in TABLES if table.name == "accuracy_against_k").runs()[0]
+    write(tmp_path, [over_k], 0.95)
+    assert results.main(["--tables-only", "--output", str(tmp_path)]) == 0
+    written = (tmp_path / PAGE).read_text()
+    assert row(written.splitlines(), gep) == ["96.3", "1.6", "96.60 ± 0.20", "3 of 3", "2", "30", "1 min 30 s"]
+    assert row(written.splitlines(), over_k.cell) == ["–", "–", "95.00", "1 of 1", "2", "30", "1 min 30 s"]
+    pictures = re.findall(r"\]\(([\w/]+\.svg)\)", written)
+    assert pictures == ["table1.svg", "accuracy_against_k.svg", "accuracy_against_k_over_k.svg"]
+    assert all("<svg" in (tmp_path / picture).read_text() for picture in pictures)
+    assert "- 4 runs: a processor, 2 cores, 8.0 GB; python 1.0, torch 1.0, " in written
+    assert written.count("Not run.") == len(FIGURES)
+
+
+def test_long_labels_stand_beside_the_final_accuracies(tmp_path):
+    write(tmp_path, MNIST_EPSILON2.runs(["mnist_best"]), 0.97, 0.971, 0.972)
+    write(tmp_path, TABLE1.runs(["mnist_gep_eps2"]), 0.97, 0.971, 0.972)
+    for table in (MNIST_EPSILON2, TABLE1):
+        draw(table, results_of(table, tmp_path), tmp_path)
+    in_words, short = ((tmp_path / f"{name}.svg").read_text() for name in ("mnist_epsilon2", "table1"))
+    assert ">GEP with our settings<" in in_words
+    assert "legend" not in in_words
+    assert "legend" in short
+
+
+def test_trials_are_judged_on_validation_images_and_never_on_test_images(tmp_path):
+    trials = TUNING.runs(["bgep_k1000_lr2"])
+    curves = {"test_accuracy": [[30, 0.1234]], "validation_accuracy": [[30, 0.97]]}
+    write(tmp_path, trials, 0.1234, validation_accuracy=0.97, curves=curves)
+    written = page(tmp_path)
+    assert row(written.splitlines(), trials[0].cell) == ["97.00", "1 of 1", "2", "30", "1 min 30 s"]
+    assert "12.34" not in written
+    assert "97.00 on validation images" in "\n".join(in_short(TUNING, results_of(TUNING, tmp_path)))
+    draw(TUNING, results_of(TUNING, tmp_path), tmp_path)
+    assert "validation accuracy, %" in (tmp_path / "tuning.svg").read_text()
+    assert all(settings_of_cell(cell)["data"]["validation_size"] == 5000 for cell in TUNING.cells)
+
+
+@pytest.mark.parametrize("experiment", BEST.values())
+def test_our_settings_are_those_of_the_best_trial(experiment):
+    trials = [run for run in TUNING.runs() if run.cell.experiment == experiment and run in COMMITTED]
+    accuracies = {run.cell: read_result(result_file(RESULTS, run))["validation_accuracy"] for run in trials}
+    best = max(accuracies, key=accuracies.__getitem__)
+    chosen = settings_of(Run("a table", replace(best, overrides=(HELD_OUT,)), 0))
+    assert settings_of_cell(best) == chosen, f"the best trial is {best.name}"
+
+
+def test_results_with_other_settings_are_not_on_the_page(tmp_path):
+    runs = TABLE1.runs(["svhn_gep_eps2"])
+    empty = page(tmp_path)
+    for wrong in ({"extra_overrides": ["trainer.max_steps=2"]}, {"overrides": ["data.extra=false"]}, {"seed": 5}):
+        write(tmp_path, runs, 0.95, **wrong)
+        assert page(tmp_path) == empty
+    write(tmp_path, runs, 0.95)
+    assert page(tmp_path) != empty
+
+
+def test_the_committed_page_is_that_of_the_committed_results():
+    written, readme = (RESULTS / PAGE).read_text(), README.read_text()
+    assert page() == written, "python -m recipes.results --tables-only writes it anew"
+    assert overview(readme, TABLES) == readme, "and this, too"
+    assert all((RESULTS / link).is_file() for link in re.findall(r"\]\(([^)#]+)\)", written))
+    assert all((README.parent / link).exists() for link in re.findall(r"\]\(([^)#]+)", readme))
+    headings = {re.sub(r"[^\w\- ]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in written.splitlines()}
+    assert set(re.findall(r"results/README\.md#([^)]+)\)", readme)) <= headings
+    assert re.findall(r"^\| `(\w+)`", readme, re.MULTILINE) == [
+        *(table.name for table in TABLES),
+        *(figure.NAME for figure in FIGURES),
+    ]
+
+
+def test_a_committed_result_is_of_its_cells_settings_and_names_no_machine():
+    files = {path.name for path in (RESULTS / "runs").glob("*.json")}
+    assert files == {result_file(RESULTS, run).name for run in COMMITTED}, "a result that belongs to no cell"
+    for run in COMMITTED:
+        found = read_result(result_file(RESULTS, run))
+        assert counts(found, run), run.name
+        settings = {**settings_of_cell(run.cell), "seed": run.seed}
+        assert found["config"] == settings, f"{run.name}: its settings have changed; run it again or delete it"
+        assert found["private"] == (run.table != "no_privacy"), run.name
+        assert not re.search(r'"(~|\.{0,2})/|https?:', json.dumps(found)), run.name
+
+
+def test_the_readme_has_what_came_out_and_how_long_it_took(tmp_path):
+    readme = README.read_text()
+    assert overview(readme, TABLES, tmp_path).count("| 0 of ") == len(TABLES)
+    write(tmp_path, TABLE1.runs(["mnist_gep_eps2"]), 0.964, 0.966, 0.968)
+    shutil.copytree(RESULTS / "figures", tmp_path / "figures")
+    written = overview(readme, TABLES, tmp_path)
+    assert "| GEP: MNIST, ε = 2: 96.60 ± 0.20. [Table 1" in written
+    assert "| 3 of 37 | 4 min 30 s |" in written
+    assert "| MNIST at ε = 5, step 0: GP: clipped gradient 0.63 against noise of 1.6; step 120: " in written
+
+
+def test_a_result_tells_the_code_that_the_run_began_with(tmp_path):
+    now = made_with(tmp_path)
+    assert now["torch"] == torch.__version__.split("+")[0]
+    (tmp_path / "checkpoints").mkdir()
+    began = {**now, "git_revision": "0" * 40, "git_dirty": False, "device": "cpu"}
+    (tmp_path / "checkpoints" / CARD_FILE).write_text(json.dumps({"software": began}))
+    assert made_with(tmp_path) == {**now, "git_revision": "0" * 40, "git_dirty": False}
+
+
+def test_a_long_curve_keeps_its_ends_and_a_point_is_one_line_of_the_file(tmp_path):
+    points = [[step, step / 2] for step in range(1000)]
+    kept = thinned(points)
+    assert (len(kept), kept[0], kept[-1]) == (MOST_POINTS, points[0], points[-1])
+    (run,) = TABLE1.runs(["svhn_gep_eps2"])
+    write_result(tmp_path / "r.json", result(run))
+    text = (tmp_path / "r.json").read_text()
+    assert "[30, 0.95]" in text
+    assert json.loads(text) == result(run)
+
+
+@pytest.mark.parametrize("table", TABLES, ids=[table.name for table in TABLES])
+def test_every_cell_can_be_composed(table):
+    for cell in (cell for cell in table.cells if cell.overrides):
+        assert settings_of_cell(cell)["threads"] == 1
+
+
+def test_the_noise_of_the_first_epochs_is_what_epsilon_8_needs_over_all_of_them():
+    whole = settings_of_cell(CELL["cifar10_gp_eps8"])
+    epochs, batch = whole["trainer"]["max_epochs"], whole["data"]["batch_size"]
+    event = SampledGaussian(batch / 50_000, NOISE)
+    assert 7.99 < epsilon([(event, epochs * 50_000 // batch)], whole["privacy"]["delta"]) <= 8
+
+
+def write_pair(output, pair, gp, gep):
+    for name, values in ((pair.gp, gp), (pair.gep, gep)):
+        runs = [Run(pair.table.name, pair.table.runs([name])[0].cell, seed) for seed in range(len(values))]
+        write(output, runs, *values)
+
+
+def test_a_difference_has_the_error_of_both_sides_and_a_single_run_decides_nothing(tmp_path):
+    for pair in PAIRS:
+        assert {pair.gp, pair.gep} <= {cell.name for cell in pair.table.cells}
+        assert pair.without_privacy in {run.cell.name for run in pair.table.baseline}
+    assert summary(compared(PAIRS, tmp_path)) == []
+    several, single = PAIRS[0], PAIRS[3]
+    write_pair(tmp_path, several, (0.93, 0.94, 0.95), (0.96, 0.96, 0.96))
+    write_pair(tmp_path, single, (0.5,), (0.9,))
+    first, second = compared(PAIRS, tmp_path)
+    assert first.difference == pytest.approx(2.0)
+    assert first.standard_error == pytest.approx(1 / 3**0.5)
+    assert first.row == [several.label, "–", "94.00 ± 1.00", "96.00 ± 0.00", "+2.00 ± 0.58", "3, 3"]
+    assert second.row[-2:] == ["+40.00, one run", "1, 1"]
+    written = "\n".join(summary([first, second]))
+    assert f"ahead of GP by more than twice that error in: {several.label}.\n" in written
+    assert f"]({PICTURE})" in written
