@@ -94,8 +94,8 @@ class ImageNet(CachedImages):
         """Raises MissingDataError if neither is there."""
         if not self._npz.is_file() and not self._folder.is_dir():
             raise MissingDataError(
-                f"ImageNet is not in directory={str(self.store.directory)!r}: put imagenet32_aux.npz there, or a folder "
-                "imagenet as torchvision reads it, or use aux=imagenet_folder aux.directory=<a folder of images>.",
+                f"ImageNet is not in directory={str(self.store.directory)!r}: put imagenet32_aux.npz there, or a "
+                "folder imagenet as torchvision reads it, or use aux=imagenet_folder aux.directory=<a folder of images>.",
                 setting="directory",
             )
 
