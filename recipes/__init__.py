@@ -1,1 +1,1 @@
-"""The paper's tables and figures, one entry each: `python -m recipes.table1`; and a script of its own, tabular.py."""
+"""The paper's data sets, networks, tables and figures: `python -m recipes.results`; and an example, tabular.py."""

@@ -95,7 +95,7 @@ class ImageNet(CachedImages):
         if not self._npz.is_file() and not self._folder.is_dir():
             raise MissingDataError(
                 f"ImageNet is not in directory={str(self.store.directory)!r}: put imagenet32_aux.npz there, or a "
-                "folder imagenet as torchvision reads it, or use aux=imagenet_folder aux.directory=<a folder of images>.",
+                "folder imagenet as torchvision reads it, or use aux=imagenet_folder aux.directory=FOLDER.",
                 setting="directory",
             )
 
