@@ -25,7 +25,7 @@ from lightning_gep.algorithm.basis import Basis
 from lightning_gep.algorithm.noise import SystemNoise
 from lightning_gep.gradients.interface import Backend
 from lightning_gep.privacy.account import PrivacyAccount
-from lightning_gep.strategy.poisson_loader import PoissonLoader
+from lightning_gep.strategy.data import PoissonLoader
 from lightning_gep.strategy.processes import SharedBasis
 from lightning_gep.strategy.settings import CostSettings
 

@@ -13,8 +13,7 @@ from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.calibration import Calibration, calibrate
 
 if TYPE_CHECKING:
-    from lightning_gep.strategy.callbacks import PrivacyBudget, PrivacyMonitor
-    from lightning_gep.strategy.performance import PerformanceMonitor
+    from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyBudget, PrivacyMonitor
     from lightning_gep.strategy.random_labels import RandomLabels
     from lightning_gep.strategy.strategy import GEPStrategy
 
@@ -34,7 +33,7 @@ __all__ = [
 
 _ON_FIRST_USE = {
     "GEPStrategy": "lightning_gep.strategy.strategy",
-    "PerformanceMonitor": "lightning_gep.strategy.performance",
+    "PerformanceMonitor": "lightning_gep.strategy.callbacks",
     "PrivacyBudget": "lightning_gep.strategy.callbacks",
     "PrivacyMonitor": "lightning_gep.strategy.callbacks",
     "RandomLabels": "lightning_gep.strategy.random_labels",

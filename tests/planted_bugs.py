@@ -76,11 +76,11 @@ BUGS = (
     Bug(
         1,
         "every process draws noise of its own, divided by their number: the sum has too little",
-        "strategy/strategy.py",
-        "make_noise(self.settings.generator, self.settings.seed) if self.is_global_zero else NoNoise()",
-        "make_noise(self.settings.generator, self.settings.seed)\n"
-        "        draw, world = self._noise.normal, self.world_size\n"
-        "        self._noise.normal = lambda *a, **k: draw(*a, **k) / world",
+        "strategy/fit.py",
+        "make_noise(settings.generator, settings.seed) if processes.is_first else NoNoise()",
+        "(lambda noise, draw: vars(noise).update(\n"
+        "            normal=lambda *a, **k: draw(*a, **k) / processes.world_size) or noise\n"
+        "        )(made := make_noise(settings.generator, settings.seed), made.normal)",
         ("test_audit.py::test_two_processes_release_every_record_once_and_the_noise_of_one",),
     ),
     Bug(
@@ -186,9 +186,9 @@ BUGS = (
     Bug(
         6,
         "a run that is resumed twice draws the same batches twice",
-        "strategy/strategy.py",
-        "Secret(self.broadcast(Secret().reveal()))",
-        "seeded_secret(int(self.privacy.run_id, 16))",
+        "strategy/fit.py",
+        "Secret(processes.broadcast(Secret().reveal()))",
+        "seeded_secret(int(account.run_id, 16))",
         ("strategy/test_resume.py::test_two_resumes_from_one_checkpoint_draw_different_batches_and_noise",),
     ),
     Bug(
@@ -202,10 +202,9 @@ BUGS = (
     Bug(
         6,
         "a checkpoint holds the secret that decides on the batches",
-        "strategy/strategy.py",
-        '"chosen": dict(vars(self._chosen)),',
-        '"chosen": dict(vars(self._chosen)),\n'
-        '            "sampling": self._trainer.train_dataloader._poisson._secret.reveal().hex(),',
+        "strategy/fit.py",
+        '"chosen": dict(vars(self.chosen)),',
+        '"chosen": dict(vars(self.chosen)),\n            "sampling": self.sampler._secret.reveal().hex(),',
         ("strategy/test_resume.py::test_no_file_of_a_run_contains_the_sampling_secret",),
     ),
     Bug(
@@ -227,8 +226,8 @@ BUGS = (
     Bug(
         7,
         "a second fit begins with a new account",
-        "strategy/accounted_strategy.py",
-        "return self._state() if self._has_fitted else None",
+        "strategy/checkpoints.py",
+        "return None if self.prepared is None else Origin(self.prepared.account, self.prepared.state())",
         "return None",
         ("strategy/test_strategy.py::test_epsilon_is_calibrated_to_the_run_and_a_second_fit_continues_the_count",),
     ),

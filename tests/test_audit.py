@@ -107,7 +107,7 @@ def audited(directory, *, canary, **settings) -> Side:
     fit.fit(Linear(), OneEpoch(training_data(canary=canary), batch_size=RECORDS))
     assert used.privacy.steps == len(spy.seen) == RELEASES
     plan = used.privacy.plan
-    return Side(*in_units_of_the_noise(spy.sums(plan), used._basis_source.current, plan.release), plan)
+    return Side(*in_units_of_the_noise(spy.sums(plan), used.prepared.basis_source.current, plan.release), plan)
 
 
 def in_units_of_the_noise(sums, basis, release) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from lightning_gep.gradients.interface import GradientError
 T = TypeVar("T")
 NOT_THE_USERS = (
     *("torch", "lightning", "opacus", "torchmetrics"),
-    *("lightning_gep.gradients", "lightning_gep.strategy.step", "lightning_gep.strategy.poisson_loader", __name__),
+    *("lightning_gep.gradients", "lightning_gep.strategy", __name__),
 )
 
 

@@ -1,65 +1,258 @@
-"""Continuing a run: its state, its ledger, and the proof that the same guarantee is asked for."""
+"""A Lightning strategy base that tracks, through every call, the weights of modules and what they have cost."""
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
+from typing_extensions import override
 
 from lightning_gep.errors import ConfigurationError, LedgerError
-from lightning_gep.privacy.account import PrivacyAccount, check_same_plan
-from lightning_gep.privacy.plan import PrivacyPlan
+from lightning_gep.privacy.account import PrivacyAccount
+from lightning_gep.strategy.fit import Fit
+from lightning_gep.strategy.origins import (
+    UNKNOWN,
+    Origin,
+    ReleasedWeights,
+    check_not_released,
+    check_own,
+    hashes_of,
+    note_here,
+    origin_of,
+    released_by,
+    set_origin,
+)
+from lightning_gep.strategy.processes import ProcessStrategy
+from lightning_gep.strategy.run_card import RunCard
 
 CHECKPOINT_KEY = "lightning_gep"
 
 
-def check_resumable(checkpoint: dict[str, Any], path: Path) -> None:
-    """Raises ConfigurationError for a checkpoint to train on that is not of a private run."""
-    if checkpoint.get(CHECKPOINT_KEY) is None:
-        raise ConfigurationError(
-            f"The checkpoint {path} has no privacy state, so its weights may know the training data. Resume a "
-            "checkpoint of a GEPStrategy run; load weights that are public into the module yourself. If the fit that "
-            "saved it ended before its first step, there is nothing to resume: fit without ckpt_path."
-        )
+class AccountedStrategy(ProcessStrategy):
+    """Keeps the privacy state of weights in every checkpoint, and decides what a fit continues.
+
+    Guarantee: no fit starts, and no checkpoint is saved, with a lower count than the weights of its module are known
+    to have cost. Copies of weights are recognized by their values if their run has saved them or ended with them, and
+    if its ledger is in the folder of the new run or its weights have been in this process.
+    """
+
+    privacy: PrivacyAccount | None = None
+    """What has been spent: by the newest fit, or by the run whose weights were loaded for evaluation."""
+    prepared: Fit | None = None
+    """Everything the newest fit decided before its first step."""
+    _trust_checkpoint = False
+    _checkpoint: Path | None = None
+    _trainer_of_run: Trainer | None = None
+    _released: ReleasedWeights | None = None
+
+    @override
+    def connect(self, model: LightningModule) -> None:
+        super().connect(model)
+        self._trainer_of_run = model.trainer
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        state = self.state_of_weights()
+        if state is not None:
+            checkpoint[CHECKPOINT_KEY] = state
+        self._note_release(checkpoint.get("state_dict", {}))
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+        if self._card is not None and self._fits:
+            self._card.write()
+
+    @override
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
+        self._checkpoint = Path(checkpoint_path)
+        if self._fits and checkpoint.get(CHECKPOINT_KEY) is None:
+            raise ConfigurationError(
+                f"The checkpoint {checkpoint_path} has no privacy state, so its weights may depend on the training "
+                "data. Resume a checkpoint of a GEPStrategy run; load public weights into the module yourself. If the "
+                "fit that saved it ended before its first step, there is nothing to resume: fit without ckpt_path."
+            )
+        return checkpoint
+
+    @override
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        set_origin(self._module, UNKNOWN)  # if it fails, some of the weights have been loaded
+        super().load_model_state_dict(checkpoint, strict)
+        saved = checkpoint.get(CHECKPOINT_KEY)
+        if saved is None:
+            return
+        note_here(saved.get("ledger"))
+        if self._fits:
+            self._continue_from(saved)
+            return
+        account = PrivacyAccount.from_state(saved["account"])
+        own = None if self.prepared is None else self.prepared.account
+        if own is not None and own.run_id == account.run_id:
+            # An earlier checkpoint of the same run; or a later one, if another process has continued it.
+            own.steps = max(own.steps, account.steps)
+            set_origin(self._module, Origin(own))
+            return
+        set_origin(self._module, Origin(account, without_basis(saved)))
+        if own is None:
+            self.privacy = account
+
+    def state_of_weights(self) -> dict[str, Any] | None:
+        """The privacy state to keep with the weights, whoever saves them; None if no private run produced them."""
+        origin = origin_of(self._module)
+        if origin is not None and origin.state is not None:
+            return origin.state
+        return self.prepared.state() if self.prepared is not None and self._weights_are_own else None
+
+    def take_back(self, state: dict[str, Any] | None) -> None:
+        """The weights have come back, with this state, from processes that were started for a fit."""
+        if state is not None:
+            note_here(state.get("ledger"))
+            self._continue_from(state)
+
+    def _continue_from(self, state: dict[str, Any]) -> None:
+        self.privacy = PrivacyAccount.from_state(state["account"])
+        set_origin(self._module, Origin(self.privacy, state, to_train_on=True))
+
+    def _continued(self) -> Origin | None:
+        """The run a fit continues: that of the checkpoint to train on, or of an earlier fit of this strategy."""
+        origin = origin_of(self._module)
+        if origin is not None:
+            check_own(origin, self.privacy)
+            if origin.to_train_on:
+                return origin
+        return None if self.prepared is None else Origin(self.prepared.account, self.prepared.state())
+
+    def _begin(self, fit: Fit, continued: Origin | None) -> None:
+        """Open the ledger of a fit and count its releases there; call before the first one."""
+        self.privacy = fit.account
+        if continued is None:
+            self._check_weights()
+        self._on_first_process(lambda: self._open_ledger(fit.account, continued))
+        fit.account.steps = self.broadcast(fit.account.steps)
+        # Not earlier: a refused fit leaves the weights of the checkpoint in the module.
+        self.prepared = fit
+        set_origin(self._module, Origin(fit.account))
+
+    def _check_weights(self) -> None:
+        """Raises ConfigurationError if the module holds weights that another private run is known to have released.
+
+        With `trust_checkpoint` the user states that the two runs share no training record; the account notes it. Call
+        with the weights of the first step, at the latest: this run releases what differs from them.
+        """
+        self._on_first_process(lambda: self._compare_weights(hashes_of(self._tensors())))
+
+    def _compare_weights(self, weights: Mapping[str, str]) -> None:
+        account = self.privacy
+        assert account is not None
+        note_here(account.ledger_path)
+        runs = released_by(weights, self._ledger_folder, besides={account.run_id, *account.builds_on})
+        if not self._trust_checkpoint:
+            check_not_released(runs)
+        elif runs:
+            account.builds_on += [run.run_id for run in runs]
+            rank_zero_warn(
+                f"This run starts from weights of the private run {' and '.join(run.run_id for run in runs)}; "
+                "trust_checkpoint=True states that they share no training record."
+            )
+        if account.ledger_path is not None:
+            self._released = ReleasedWeights(account.ledger_path, weights.values())
+
+    def _open_ledger(self, account: PrivacyAccount, continued: Origin | None) -> None:
+        """A new ledger for a new run; for a continued one its own, whose count is used if it is larger."""
+        own = self._ledger_folder / f"{account.run_id}.ledger"
+        if continued is None or continued.state is None:
+            account.open_ledger(own)
+            return
+        found = next((place for place in _places(own, continued.state, self._checkpoint) if place.exists()), None)
+        if found is not None:
+            account.resume_ledger(found)
+        elif self._trust_checkpoint:
+            rank_zero_warn(
+                f"The ledger {own.name} is missing; trust_checkpoint=True uses the checkpoint's count of "
+                f"{account.steps} steps. Steps made after the checkpoint are not counted."
+            )
+            account.trusted = True
+            account.open_ledger(own)
+        else:
+            raise LedgerError(
+                f"The ledger {own.name} of this run is missing (searched {own.parent} and near the checkpoint). "
+                "Releases made after the checkpoint would go uncounted. Restore the file, or state with "
+                "trust_checkpoint=True that there were none."
+            )
+
+    @property
+    def _weights_are_own(self) -> bool:
+        origin = origin_of(self._module)
+        own = None if self.prepared is None else self.prepared.account
+        return origin is not None and origin.state is None and origin.account is own is not None
+
+    def _note_release(self, tensors: Mapping[str, Any]) -> None:
+        if self._released is not None and self._weights_are_own:
+            self._released.add(tensors)
+
+    def _tensors(self) -> dict[str, Any]:
+        return {**self._module.state_dict(), **dict(self._module.named_parameters())}
+
+    def _on_first_process(self, action: Callable[[], None]) -> None:
+        """Run something that accesses files in the first process; its error stops all processes."""
+        problem: Exception | None = None
+        if self.is_global_zero:
+            try:
+                action()
+            except (LedgerError, ConfigurationError) as error:
+                problem = error
+        problem = self.broadcast(problem)
+        if problem is not None:
+            raise problem
+
+    @override
+    def teardown(self) -> None:
+        if self.privacy is not None:
+            self.privacy.close_ledger()
+        if self._card is not None:
+            self._card.end()
+        if self._fits and self._released is not None:
+            self._note_release(self._tensors())
+        super().teardown()
+
+    @override
+    def on_exception(self, exception: BaseException) -> None:
+        super().on_exception(exception)
+        if self._card is not None:
+            self._card.failed = True
+
+    @property
+    def card_directory(self) -> Path | None:
+        """Where the privacy card of the newest fit is; None before a fit and in all processes but the first."""
+        return None if self._card is None else self._card.directory
+
+    @property
+    def _card(self) -> RunCard | None:
+        return None if self.prepared is None else self.prepared.card
+
+    @property
+    def _ledger_folder(self) -> Path:
+        return Path(self._trainer.default_root_dir) / "privacy"
+
+    @property
+    def _module(self) -> LightningModule:
+        assert self.lightning_module is not None
+        return self.lightning_module
+
+    @property
+    def _trainer(self) -> Trainer:
+        # Not the module's trainer, which may by now be another one that tests it.
+        assert self._trainer_of_run is not None
+        return self._trainer_of_run
+
+    @property
+    def _fits(self) -> bool:
+        return self._trainer_of_run is not None and self._trainer_of_run.state.fn == TrainerFn.FITTING
 
 
 def without_basis(saved: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint's state for weights that are only looked at: the basis may be large, and can be computed again."""
+    """A privacy state without its basis, which may be large and can be computed again."""
     return {**saved, "subspace": None}
-
-
-def check_same_guarantee(saved: PrivacyPlan, asked: PrivacyPlan, target_epsilon: float | None) -> None:
-    """Raises ConfigurationError if what is asked for now differs from the saved plan in more than its length.
-
-    The noise stays what it was, so a longer training ends at the budget and a shorter one below it.
-    """
-    check_same_plan(saved, replace(asked, planned_steps=saved.planned_steps, target_epsilon=target_epsilon))
-
-
-def open_ledger(
-    account: PrivacyAccount, folder: Path, *, saved: dict[str, Any] | None, checkpoint: Path | None, trust: bool
-) -> None:
-    """A new ledger for a new run; for a continued one its own, whose count is taken if it is larger."""
-    own = folder / f"{account.run_id}.ledger"
-    if saved is None:
-        account.open_ledger(own)
-        return
-    found = next((place for place in _places(own, saved, checkpoint) if place.exists()), None)
-    if found is not None:
-        account.resume_ledger(found)
-    elif trust:
-        rank_zero_warn(
-            f"The ledger {own.name} is missing; trust_checkpoint=True takes the checkpoint's count of {account.steps} "
-            "steps. Steps made after the checkpoint are not counted."
-        )
-        account.trusted = True
-        account.open_ledger(own)
-    else:
-        raise LedgerError(
-            f"The ledger {own.name} of this run is missing (looked in {own.parent} and near the checkpoint). Releases "
-            "made after the checkpoint would go uncounted. Restore the file, or state with trust_checkpoint=True that "
-            "there were none."
-        )
 
 
 def _places(own: Path, saved: dict[str, Any], checkpoint: Path | None) -> list[Path]:

@@ -1,24 +1,29 @@
-"""Keeping what is logged in training from being published: it may be a function of private data."""
+"""What training logs is withheld, because it may depend on private records; and what the user is told at the start."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from lightning_gep.privacy.plan import PrivacyPlan
+from lightning_gep.strategy.internals import attached_trainer, current_hook
+from lightning_gep.strategy.settings import PrivacySettings
 
 OWN_NAMES = {
     *(f"privacy/{name}" for name in ("epsilon", "delta", "noise_multiplier", "steps", "private", "remaining_epsilon")),
     *(f"performance/{name}" for name in ("steps_per_second", "records_per_second", "peak_memory_mb")),
 }
-"""What this package logs in training: none of it is a function of the records."""
+"""What the callbacks of this package log in training; none of it depends on the records."""
 NOT_PRIVATE = "nonprivate/"
 EVALUATION = ("validation", "on_validation", "test", "on_test", "predict", "on_predict", "on_sanity")
-"""How the names of hooks begin in which no batch of training records is around."""
+"""Prefixes of hooks that see no training records."""
 
 
 class LogRecorder:
-    """Stands in for `self.log` and `self.log_dict`, and remembers what would have been logged."""
+    """Replaces `self.log` and `self.log_dict`, and remembers what would have been logged."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, Any, dict[str, Any]]] = []
@@ -44,13 +49,13 @@ class LogRecorder:
 def recorded_logs(module: LightningModule) -> Iterator[LogRecorder]:
     """Inside, nothing that the module logs reaches a logger, a callback or the progress bar.
 
-    `self.logger` is one that does nothing. A tracker that is called past Lightning, as by wandb.log(), is not seen.
+    `self.logger` does nothing. A tracker called without Lightning, such as wandb.log(), is not intercepted.
     """
     recorder = LogRecorder()
     own = vars(module)
     before: dict[str, Any] = {name: own[name] for name in ("log", "log_dict") if name in own}
     own.update(log=recorder.log, log_dict=recorder.log_dict)
-    trainer = module._trainer
+    trainer = attached_trainer(module)
     loggers = [] if trainer is None else trainer.loggers
     try:
         if trainer is not None:
@@ -59,18 +64,17 @@ def recorded_logs(module: LightningModule) -> Iterator[LogRecorder]:
     finally:
         if trainer is not None:
             trainer.loggers = loggers
-        own.update(before)  # an outer recorder goes on recording
+        own.update(before)  # an outer recorder continues to record
         for name in {"log", "log_dict"} - before.keys():
             own.pop(name, None)
 
 
 class LogGuard:
-    """Stands before `log` and `log_dict` of a module and of its trainer's callbacks while it is trained.
+    """Replaces `log` and `log_dict` of a module and of its trainer's callbacks during training.
 
-    Guarantee: a name that is logged in a hook of the training, such as on_train_epoch_end, is not passed on, because
-    records, or losses and metrics that training_step kept, may be in its value. With `pass_on` it becomes
-    `nonprivate/<name>`. `notice` is told of each name once, before anything is passed on. What hooks of validation and
-    test log is passed on as it is.
+    Guarantee: what a training hook such as on_train_epoch_end logs is not passed on, because it may depend on records,
+    or on losses and metrics that training_step kept. With `pass_on` it is logged as `nonprivate/<name>`. `notice` gets
+    each name once, before anything is passed on. What validation and test hooks log is passed on unchanged.
     """
 
     def __init__(
@@ -83,15 +87,14 @@ class LogGuard:
             holder.log, holder.log_dict = self.log, self.log_dict
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        """Pass on, rename or drop."""
-        hook = self.module._current_fx_name
-        said = self.pass_on and name.startswith(NOT_PRIVATE)
+        """Pass on, rename or drop a value."""
+        hook = current_hook(self.module)
         if hook is None or hook.startswith(EVALUATION):
             self._log(name, value, *args, **kwargs)
             return
-        # Lightning would look into the batch for its size, to weight means over an epoch; the expected one is public.
+        # Lightning would read the batch size from the batch to weight means over an epoch; the expected one is public.
         kwargs.setdefault("batch_size", self.batch_size)
-        if name in OWN_NAMES or said:
+        if name in OWN_NAMES or (self.pass_on and name.startswith(NOT_PRIVATE)):
             self._log(name, value, *args, **kwargs)
             return
         if name not in self._seen:
@@ -101,15 +104,15 @@ class LogGuard:
             self._log(f"{NOT_PRIVATE}{name}", value, *args, **kwargs)
 
     def log_dict(self, dictionary: Any, *args: Any, **kwargs: Any) -> None:
-        """The same for each of several values."""
+        """The same for several values."""
         for name, value in dictionary.items():
             self.log(name, value, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "LogGuard":
-        return self  # a copy of the module, as for averages of weights, is no other training
+        return self  # a copy of the module, as for weight averaging, belongs to the same training
 
     def __reduce__(self) -> tuple[type[LogRecorder], tuple[()]]:
-        return LogRecorder, ()  # a module that is saved as a whole leaves the training behind
+        return LogRecorder, ()  # a module that is pickled leaves the training behind
 
     def remove(self) -> None:
         """Let everything be logged again."""
@@ -118,5 +121,47 @@ class LogGuard:
                 vars(holder).pop(name, None)
 
     def _holders(self) -> list[Any]:
-        # Callbacks got hold of the module's own functions when the trainer started.
-        return [self.module, *self.module.trainer.callbacks]  # type: ignore[attr-defined]
+        # The trainer has given its callbacks the functions of the module.
+        return [self.module, *attached_trainer(self.module).callbacks]
+
+
+def announce(settings: PrivacySettings, plan: PrivacyPlan, k: int, gradients: str) -> None:
+    """The mechanism in numbers, how gradients are computed, and a warning if the run is not private."""
+    parts = (("embedding", plan.release.embedding), ("residual", plan.release.residual))
+    noise = ", ".join(f"{name}: clip {p.clip:g}, σ {p.sigma:.4g}" for name, p in parts if p is not None)
+    target = "no target" if plan.target_epsilon is None else f"ε = {plan.target_epsilon:g}"
+    rank_zero_info(
+        f"GEPStrategy: {settings.mechanism} for {target}, δ = {plan.delta:g} by {plan.accountant}; noise multiplier "
+        f"{plan.event.noise_multiplier:.4g} ({noise}); "
+        + (f"k = {k}; " if settings.uses_basis else "")
+        + f"sampling rate {plan.sample_rate:.4g}, {plan.planned_steps or 'any number of'} steps; gradients by "
+        f"{gradients}."
+    )
+    if not settings.private:
+        rank_zero_warn(f"generator={settings.generator!r} draws can be repeated: this run is NOT private.")
+    if plan.event.noise_multiplier == 0:
+        rank_zero_warn("There is no noise: this run is NOT private (ε = ∞).")
+
+
+def announce_withheld(logged: Sequence[str], kept: Sequence[str], *, log_nonprivate: bool, public: bool) -> None:
+    """What training_step logs, if it is dropped, and the attributes it writes, whose values are replaced."""
+    if logged and not log_nonprivate:
+        rank_zero_info(
+            f"training_step logs {', '.join(logged)}, computed from private records, so it is not passed on. "
+            "log_nonprivate=True logs it as nonprivate/<name>."
+        )
+    if kept:
+        rank_zero_info(
+            f"training_step writes to {', '.join(kept[:3])}{', …' if len(kept) > 3 else ''}. After every step it runs "
+            f"once more on a few {'public' if public else 'random'} records, whose values are kept: nothing of private "
+            "records remains."
+        )
+
+
+def announce_later_log(name: str, hook: str, *, log_nonprivate: bool) -> None:
+    """What another training hook logs, the first time it does."""
+    rank_zero_info(
+        f"{hook} logs {name} in training, which may depend on private records. "
+        + (f"It is logged as nonprivate/{name}." if log_nonprivate else "It is not passed on.")
+        + " Log validation and test values in their own hooks."
+    )

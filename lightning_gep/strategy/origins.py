@@ -1,20 +1,27 @@
-"""Which private run the weights of a module come from: noted while the module lives, and told from the weights."""
+"""Which private runs the weights of a module come from: noted while the module lives, and recognized by hashes."""
 
-from collections.abc import Sequence
+import hashlib
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.account import PrivacyAccount
-from lightning_gep.strategy.released_weights import ReleasedBy
+from lightning_gep.privacy.ledger import read_or_none
 
+FEWEST_ELEMENTS = 4
+"""Smaller tensors are not recognized: they may be equal by chance."""
+SUFFIX = ".weights"
 CONTINUE = (
-    "so a training that begins with them would count too few. Continue that run with fit(..., ckpt_path=...), or start "
-    "with a new module, strategy and trainer. If none of its training records is among those of this run, load its "
-    "weights into a new module, new.load_state_dict(old.state_dict()), and say so with trust_checkpoint=True."
+    "so a fit that starts from them would count too few steps. Continue that run with fit(..., ckpt_path=...), or "
+    "start with a new module, strategy and trainer. If the two runs share no training record, load its weights into a "
+    "new module, new.load_state_dict(old.state_dict()), and set trust_checkpoint=True."
 )
 
 
@@ -23,18 +30,20 @@ class Origin:
     """Where weights come from: a fit in this process, or a checkpoint with its `state`."""
 
     account: PrivacyAccount | None
-    """What they have cost so far; None: not known."""
+    """What they have cost so far; None if unknown."""
     state: dict[str, Any] | None = None
     to_train_on: bool = False
-    """Whether the checkpoint was loaded to go on with its training."""
+    """Whether the checkpoint was loaded to continue its training."""
 
 
 UNKNOWN = Origin(None)
 _ORIGINS: WeakKeyDictionary[nn.Module, Origin] = WeakKeyDictionary()
+RUNS_IN_THIS_PROCESS: set[Path] = set()
+"""Hashes of the runs whose weights have been in this process, in any folder."""
 
 
 def origin_of(module: nn.Module) -> Origin | None:
-    """Where the weights of a module come from; None if no private run is known to have touched them."""
+    """Where the weights of a module come from; None if no private run is known to have produced them."""
     return _ORIGINS.get(module)
 
 
@@ -44,25 +53,113 @@ def set_origin(module: nn.Module, origin: Origin) -> None:
 
 
 def check_own(origin: Origin, account: PrivacyAccount | None) -> None:
-    """Raises ConfigurationError unless a fit that counts on `account` may go on with weights of this origin.
+    """Raises ConfigurationError unless a fit that counts on `account` may start from weights of this origin.
 
-    Weights know every run that made them: a count that begins anew, or that of another run, would be too small.
+    Weights depend on every run that produced them: a count that starts over, or that of another run, would be too low.
     """
     if origin.account is None:
         raise ConfigurationError(
-            "The weights come from a checkpoint that has no privacy state or could not be loaded as a whole, so they "
-            "may know the training data. Start with a new module; load weights that are public into it yourself."
+            "The weights come from a checkpoint that has no privacy state or was loaded only in part, so they may "
+            "depend on the training data. Start with a new module, and load public weights into it yourself."
         )
-    goes_on = origin.account is account and (origin.state is None or origin.to_train_on)
-    if origin.account.steps > 0 and not goes_on:
+    continues = origin.account is account and (origin.state is None or origin.to_train_on)
+    if origin.account.steps > 0 and not continues:
         raise ConfigurationError(
             f"The weights come from a private run that had made {origin.account.steps} steps, {CONTINUE}"
         )
 
 
+class ReleasedBy(NamedTuple):
+    """A run that has released a tensor of the given name."""
+
+    run_id: str
+    ledger: Path
+    name: str
+
+
 def check_not_released(runs: Sequence[ReleasedBy]) -> None:
-    """Raises ConfigurationError if other runs have released weights that a fit would begin with, all or some."""
+    """Raises ConfigurationError if other runs have released some of the weights that a fit would start from."""
     if runs:
-        run, steps = runs[0], runs[0].steps
-        made = "" if steps is None else f" that had made {steps} steps"
-        raise ConfigurationError(f"The weights in {run.name} come from a private run{made} ({run.ledger}), {CONTINUE}")
+        content = read_or_none(runs[0].ledger)
+        made = "" if content is None else f" that had made {content.count} steps"
+        raise ConfigurationError(
+            f"The weights in {runs[0].name} come from a private run{made} ({runs[0].ledger}), {CONTINUE}"
+        )
+
+
+class ReleasedWeights:
+    """Hashes of the weights that one fit releases, in an append-only file beside its ledger, one per line.
+
+    Guarantee: when `add` returns, the hashes of all tensors that differ from those the fit started with are on disk.
+    Weights that stay as they were, such as those of a frozen backbone, depend on no record and are not recorded. Call
+    `add` before the weights are saved; a line torn by a crash matches nothing.
+    """
+
+    def __init__(self, ledger: Path, before: Iterable[str]) -> None:
+        self.path = _beside(ledger)
+        self._before, self._newest = frozenset(before), frozenset[str]()
+
+    def add(self, tensors: Mapping[str, Any]) -> None:
+        """Record the hashes of these tensors; values that are not tensors are skipped."""
+        hashes = frozenset(hashes_of(tensors).values()) - self._before
+        new = sorted(hashes - self._newest)
+        if new:
+            with self.path.open("ab") as file:
+                # Starts on a new line, in case the last one was torn.
+                file.write("".join(f"\n{value}" for value in new).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        self._newest = hashes
+
+
+def hashes_of(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """A hash of the values of each floating-point tensor, whatever its name and shape; none for constant tensors.
+
+    Values are hashed in float32, so a copy in float64, or one converted back to float32, has the same hash.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel() >= FEWEST_ELEMENTS:
+            values = tensor.detach().to("cpu", torch.float32).reshape(-1).contiguous()
+            if not _is_constant(values[:64]) or not _is_constant(values):  # the first few usually tell
+                found[name] = hashlib.blake2b(values.numpy().data, digest_size=16).hexdigest()
+    return found
+
+
+def released_by(weights: Mapping[str, str], folder: Path, *, besides: Collection[str]) -> list[ReleasedBy]:
+    """The runs that have released one of these hashes (name → hash), unless a run in `besides` has released it, too.
+
+    Searches the runs with a ledger in the folder and those whose weights have been in this process.
+    """
+    files = sorted({*folder.resolve().glob(f"*{SUFFIX}"), *RUNS_IN_THIS_PROCESS})
+    names = {value: name for name, value in weights.items()}
+    for path in files:
+        if path.stem in besides:  # first: two runs with the same seed release the same weights
+            names = {value: names[value] for value in names.keys() - _common(path, names)}
+    found = ((path, _common(path, names)) for path in files if path.stem not in besides)
+    return [
+        ReleasedBy(path.stem, path.with_suffix(".ledger"), min(names[value] for value in common))
+        for path, common in found
+        if common
+    ]
+
+
+def note_here(ledger: str | Path | None) -> None:
+    """Weights of the run with this ledger are in this process now."""
+    if ledger is not None:
+        RUNS_IN_THIS_PROCESS.add(_beside(Path(ledger)))
+
+
+def _common(path: Path, hashes: Collection[str]) -> set[str]:
+    if not path.exists():
+        return set()
+    with path.open(encoding="ascii", errors="replace") as lines:
+        return {line for line in map(str.strip, lines) if line in hashes}
+
+
+def _is_constant(values: Tensor) -> bool:
+    return bool((values == values[0]).all())
+
+
+def _beside(ledger: Path) -> Path:
+    return ledger.resolve().with_suffix(SUFFIX)

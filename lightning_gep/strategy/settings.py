@@ -3,7 +3,7 @@
 This module imports neither torch nor Lightning, so that commands can read the defaults without waiting for them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -148,3 +148,11 @@ class CostSettings:
 
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in (*fields(PrivacySettings), *fields(CostSettings))}
 """The default of every argument of GEPStrategy."""
+
+
+def settings_from(arguments: Mapping[str, Any]) -> tuple[PrivacySettings, CostSettings]:
+    """Both kinds of settings from the arguments of GEPStrategy; names of neither kind are ignored."""
+    privacy, cost = (
+        {field.name: arguments[field.name] for field in fields(kind)} for kind in (PrivacySettings, CostSettings)
+    )
+    return PrivacySettings(**privacy), CostSettings(**cost)

@@ -30,8 +30,8 @@ from lightning_gep.gradients.state import (
     state_unchanged,
 )
 from lightning_gep.gradients.withheld import withheld
+from lightning_gep.strategy.data import EmptyBatch
 from lightning_gep.strategy.logs import recorded_logs
-from lightning_gep.strategy.poisson_loader import EmptyBatch
 from lightning_gep.strategy.traces import leaves_traces, no_trace, snapshot
 
 OTHER_BATCHES = (1, 2, 3)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightning_gep.gradients.heap import SET_BY_USER, keep_freed_memory
-from lightning_gep.strategy import strategy as strategy_module
+from lightning_gep.strategy import fit as fit_module
 from tests.toys import Classifier, loader, strategy, trainer
 
 PROGRAM = """
@@ -49,6 +49,6 @@ def test_memory_of_other_devices_is_left_to_torch():
 
 def test_a_fit_keeps_it(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(strategy_module, "keep_freed_memory", asked.append)
+    monkeypatch.setattr(fit_module, "keep_freed_memory", asked.append)
     trainer(tmp_path, strategy(mechanism="gp"), max_steps=1).fit(Classifier(), loader())
     assert asked == [torch.device("cpu")]

@@ -13,8 +13,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.loggers.tensorboard import PrivateTensorBoardLogger, flat, tensorboard_logger
-from lightning_gep.strategy.callbacks import PrivacyMonitor
-from lightning_gep.strategy.performance import PerformanceMonitor
+from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyMonitor
 from tests.toys import Classifier, loader, strategy, trainer
 
 CONFIG = {"seed": 0, "mechanism": {"mechanism": "gep", "k": 6, "split": [1.0, 2.0]}, "sweep": None}

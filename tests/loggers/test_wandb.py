@@ -24,8 +24,7 @@ from lightning_gep.loggers.wandb import (
     log_summary,
 )
 from lightning_gep.reporting.records import RunRecord, SweepRecord
-from lightning_gep.strategy.callbacks import PrivacyMonitor
-from lightning_gep.strategy.performance import PerformanceMonitor
+from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyMonitor
 from tests.toys import Classifier, loader, strategy, trainer
 from tests.wandb_files import offline, written_runs  # noqa: F401
 

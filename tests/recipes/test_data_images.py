@@ -6,7 +6,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.sampling import PoissonSampler, seeded_secret
-from lightning_gep.strategy.poisson_loader import PoissonLoader
+from lightning_gep.strategy.data import PoissonLoader
 from lightning_gep.strategy.public_data import check_public_data
 from recipes.data.images import ImageDataModule
 from recipes.data.photographs import Photographs

@@ -9,9 +9,8 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.strategy.callbacks import PrivacyBudget, PrivacyMonitor
+from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyBudget, PrivacyMonitor
 from lightning_gep.strategy.logs import OWN_NAMES
-from lightning_gep.strategy.performance import PerformanceMonitor
 from tests.toys import Classifier, loader, strategy, trainer
 
 
@@ -148,7 +147,7 @@ def test_what_later_hooks_and_callbacks_log_in_training_is_dropped_with_a_notice
     assert {name for name in names if not name.startswith("privacy/")} == {"epoch", "step", "val/accuracy"}
     assert {name for name in fit.callback_metrics if not name.startswith("privacy/")} == {"val/accuracy"}
     for name, hook in {"epoch_loss": "on_train_epoch_end", "sum": "on_train_batch_end"}.items():
-        assert caplog.text.count(f"{hook} logs {name} in training, which may be computed from private records") == 1
+        assert caplog.text.count(f"{hook} logs {name} in training, which may depend on private records") == 1
 
 
 def test_or_passed_on_under_a_name_that_says_so(tmp_path):
@@ -163,9 +162,7 @@ def test_or_passed_on_under_a_name_that_says_so(tmp_path):
 @pytest.mark.parametrize("log_nonprivate", [False, True])
 @pytest.mark.parametrize("decider", [EarlyStopping, lambda name: ModelCheckpoint(monitor=name)])
 def test_nothing_decides_by_what_later_hooks_log(tmp_path, decider, log_nonprivate):
-    with pytest.raises(
-        ConfigurationError, match=r"monitors 'epoch_loss', which training computes from private records"
-    ):
+    with pytest.raises(ConfigurationError, match=r"monitors 'epoch_loss', which is computed from private records"):
         trainer(
             tmp_path,
             strategy(log_nonprivate=log_nonprivate),
@@ -221,7 +218,7 @@ def test_a_name_like_our_own_is_no_pass(tmp_path, name):
 def test_it_is_said_where_training_step_keeps_values_and_of_which_records(tmp_path, caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch"):
         logs_of(tmp_path, LogsAtTheEndOfAnEpoch())
-    assert "training_step keeps values in losses. After every step they are those of a few public" in caplog.text
+    assert "training_step writes to losses. After every step it runs once more on a few public" in caplog.text
     caplog.clear()
     with caplog.at_level("INFO", logger="lightning.pytorch"):
         logs_of(tmp_path / "nothing", Classifier())

@@ -11,7 +11,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.strategy import released_weights
+from lightning_gep.strategy import origins
 from tests.resumable import every_step, module, run
 from tests.toys import Classifier, loader, strategy, trainer
 
@@ -136,7 +136,7 @@ def test_weights_that_could_be_loaded_in_part_only_are_not_trained_on_or_saved_a
     assert fit.strategy.privacy.steps == 4
     fit.save_checkpoint(tmp_path / "by_hand.ckpt")
     assert saved_steps(tmp_path / "by_hand.ckpt") is None
-    with pytest.raises(ConfigurationError, match="could not be loaded as a whole"):
+    with pytest.raises(ConfigurationError, match="was loaded only in part"):
         trainer(tmp_path, strategy()).fit(trained, loader())
 
 
@@ -245,7 +245,7 @@ def test_a_copy_of_released_weights_does_not_begin_at_zero(make, known_by, tmp_p
     second = make(trained, tmp_path)
     where = tmp_path if known_by == "folder" else tmp_path / "another"
     if known_by == "folder":  # as in a process that knows nothing
-        monkeypatch.setattr(released_weights, "_OF_RUNS_HERE", set())
+        monkeypatch.setattr(origins, "RUNS_IN_THIS_PROCESS", set())
     used = trainer(where, strategy(), max_steps=2)
     said = rf"come from a private run that had made 3 steps \(.*{run_id}.*ckpt_path=.*trust_checkpoint=True"
     for _ in range(2):
@@ -294,7 +294,7 @@ def test_every_checkpoint_and_the_last_weights_are_known(tmp_path):
     saved = [torch.load(path, weights_only=True)["state_dict"] for path in tmp_path.glob("*.ckpt")]
     assert len(saved) == 3
     for weights in (*saved, trained.state_dict()):
-        hashes = set(released_weights.hashes_of(weights).values())
+        hashes = set(origins.hashes_of(weights).values())
         assert hashes
         assert hashes <= known
 
@@ -305,12 +305,12 @@ def test_weights_of_a_run_on_other_records_may_be_built_on_and_the_card_says_so(
     second.out.requires_grad_(False)
     saving = every_step(tmp_path)
     fit = trainer(tmp_path, used, max_steps=2, callbacks=[saving], enable_checkpointing=True)
-    with pytest.warns(UserWarning, match=rf"begins with weights of the private run {run_id}; trust_checkpoint=True"):
+    with pytest.warns(UserWarning, match=rf"starts from weights of the private run {run_id}; trust_checkpoint=True"):
         fit.fit(second, loader(seed=2))
     assert used.privacy.steps == 2
     said = [line for line in json.loads((tmp_path / "privacy_card.json").read_text())["not_covered"] if run_id in line]
     assert len(said) == 1
-    assert "stated that they share no training record" in said[0]
+    assert "share no training record" in said[0]
     # A frozen part is that of the first run still, which the second one knows.
     again = module()
     again.out.requires_grad_(False)

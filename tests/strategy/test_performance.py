@@ -4,8 +4,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_gep.reporting.records import read_metrics
-from lightning_gep.strategy import performance
-from lightning_gep.strategy.performance import PerformanceMonitor, forget_peak_memory, peak_memory
+from lightning_gep.strategy import callbacks
+from lightning_gep.strategy.callbacks import PerformanceMonitor, forget_peak_memory, peak_memory
 from tests.toys import Classifier, fresh_memory, loader, strategy, trainer
 
 CPU = torch.device("cpu")
@@ -53,7 +53,7 @@ def test_no_figure_belongs_to_a_single_step(tmp_path):
 def clock(monkeypatch, seconds):
     """A clock that goes on by as much as the test says."""
     now = [0.0]
-    monkeypatch.setattr(performance.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(callbacks.time, "perf_counter", lambda: now[0])
 
     def tick(*_):
         now[0] += seconds
@@ -148,6 +148,6 @@ def test_peak_memory_sees_what_was_held_and_is_forgotten_again():
 
 def test_peak_memory_without_proc_is_that_of_the_process(monkeypatch, tmp_path):
     here = peak_memory(CPU)
-    monkeypatch.setattr(performance, "PROCESS", tmp_path / "nowhere")
+    monkeypatch.setattr(callbacks, "PROCESS", tmp_path / "nowhere")
     forget_peak_memory(CPU)
     assert 0.5 * here < peak_memory(CPU) < 100 * here, "megabytes, in both cases"

@@ -166,7 +166,7 @@ class Shortening(Classifier):
         ),
         (HookedLayer, r"Hooks on the gradients of hidden would see them before the noise"),
         (HookedBeforeLayer, r"Hooks on the gradients of hidden would see them before the noise"),
-        (Manual, r"automatic_optimization=False: with manual optimisation"),
+        (Manual, r"automatic_optimization=False: with manual optimization"),
         (TwoOptimizers, r"configure_optimizers returns several optimizers"),
         (lambda: Classifier(lambda params: torch.optim.LBFGS(params)), r"LBFGS evaluates the loss several times"),
         (WithBatchNorm, r"BatchNorm mixes them: norm\. Replace it by nn\.GroupNorm"),
@@ -334,7 +334,7 @@ def mixup(items):
         ),
         (
             lambda: DataLoader(ConcatDataset([records()] * 2), batch_size=12),
-            r"holds 60 records more than once \(up to 2 times\).*no data set twice in a ConcatDataset",
+            r"holds 60 records more than once \(up to 2 times\).*no dataset twice in a ConcatDataset",
         ),
         (
             lambda: loader(sampler=SubsetRandomSampler([*range(20), 3, 3]), shuffle=False),
@@ -357,9 +357,9 @@ def three_parts():
 @pytest.mark.parametrize(
     ("public", "message"),
     [
-        (three_parts, r"Auxiliary batches are \(.*\), but training batches are \(float32\[6\], int64\[\]\)"),
-        (lambda: [1, 2], r"aux_dataloader gave a list. Return a torch.utils.data.DataLoader"),
-        (lambda: loader(), r"Auxiliary record 0 is a training record \(the same content, labels apart\)"),
+        (three_parts, r"Public batches are \(.*\), but training batches are \(float32\[6\], int64\[\]\)"),
+        (lambda: [1, 2], r"aux_dataloader returned a list. Return a torch.utils.data.DataLoader"),
+        (lambda: loader(), r"Public record 0 is a training record \(same content, labels aside\)"),
     ],
 )
 def test_public_data(tmp_path, public, message):
@@ -367,7 +367,7 @@ def test_public_data(tmp_path, public, message):
 
 
 def test_no_public_data(tmp_path):
-    message = r"There is no public auxiliary data.*aux_dataloader\(\).*mechanism='gp'"
+    message = r"There is no public data.*aux_dataloader\(\).*mechanism='gp'"
     refusal(tmp_path, message, using=strategy(aux_dataloader=None))
 
 
@@ -382,7 +382,7 @@ def test_public_data_that_is_part_of_the_training_data(tmp_path):
     ):
         private = DataLoader(everything, batch_size=12)
         used = strategy(aux_dataloader=DataLoader(public, batch_size=2))
-        message = r"auxiliary data contains training records \(both draw on the same data set\)"
+        message = r"public data contains training records \(both draw on the same dataset\)"
         refusal(tmp_path, message, using=used, data=private)
 
 
@@ -399,7 +399,7 @@ def test_public_data_that_is_another_part_of_the_training_data_before_they_were_
     permuted = Subset(everything, torch.randperm(100, generator=torch.Generator().manual_seed(0)))
     used = strategy(aux_dataloader=DataLoader(Subset(permuted, range(60, 100)), batch_size=20))
     private = DataLoader(Subset(everything, range(60)), batch_size=12)
-    refusal(tmp_path, r"auxiliary data contains training records", using=used, data=private)
+    refusal(tmp_path, r"public data contains training records", using=used, data=private)
 
 
 def test_part_of_several_data_sets_as_public_data_is_fine(tmp_path):
@@ -479,7 +479,7 @@ class AsksForTheSteps(Classifier):
         return super().configure_optimizers()
 
 
-HELD_OUT = r"validation data of this fit \(.*\) holds training records.*random_split.*trainer\.validate after training"
+HELD_OUT = r"validation data of this fit \(.*\) contains training records.*random_split.*trainer\.validate accepts"
 
 
 @pytest.mark.parametrize("module", [Classifier, AsksForTheSteps])
@@ -608,10 +608,10 @@ def test_delta_above_one_over_n(tmp_path):
 
 
 def test_slow_data_is_compared_in_part_and_it_is_said(tmp_path, monkeypatch):
-    from lightning_gep.strategy.strategy import public_data
+    from lightning_gep.strategy import public_data
 
     monkeypatch.setattr(public_data, "SECONDS_FOR_COMPARISON", 1e-9)
-    with pytest.warns(UserWarning, match="Reading all 60 training records .* That they share no record is for you"):
+    with pytest.warns(UserWarning, match="Comparing all 60 training records .* is your responsibility"):
         trainer(tmp_path, strategy(), max_steps=1).fit(Classifier(), loader())
 
 
@@ -621,7 +621,7 @@ class OwnBackward(Classifier):
 
 
 def test_a_backward_of_its_own_could_add_gradients_without_noise(tmp_path):
-    refusal(tmp_path, r"OwnBackward has a backward\(\) of its own", module=OwnBackward())
+    refusal(tmp_path, r"OwnBackward overrides backward\(\)", module=OwnBackward())
 
 
 @pytest.mark.parametrize("name", ["log_nonprivate", "trust_checkpoint"])

@@ -1,7 +1,7 @@
 import torch
 
-from lightning_gep.strategy import released_weights
-from lightning_gep.strategy.released_weights import ReleasedWeights, hashes_of, released_by
+from lightning_gep.strategy import origins
+from lightning_gep.strategy.origins import ReleasedWeights, hashes_of, released_by
 
 
 def weights(seed=0, **shapes):
@@ -36,7 +36,7 @@ def test_bfloat16_has_a_hash():
 
 
 def test_runs_are_found_by_what_they_changed(tmp_path, monkeypatch):
-    monkeypatch.setattr(released_weights, "_OF_RUNS_HERE", set())
+    monkeypatch.setattr(origins, "RUNS_IN_THIS_PROCESS", set())
     before = weights(frozen=9, trained=9)
     released = ReleasedWeights(tmp_path / "a.ledger", hashes_of(before).values())
     after = {"frozen": before["frozen"], **weights(1, trained=9)}
@@ -55,9 +55,9 @@ def test_runs_are_found_by_what_they_changed(tmp_path, monkeypatch):
     released.add(later)
     assert found(after) == found(later) == [("a", "trained")]
     assert released_by(hashes_of(after), tmp_path / "another", besides=()) == []
-    released_weights.note_here(tmp_path / "a.ledger")
+    origins.note_here(tmp_path / "a.ledger")
     (run,) = released_by(hashes_of(after), tmp_path / "another", besides=())
-    assert run.steps is None, "there is no ledger"
+    assert run.run_id == "a"
 
 
 def test_what_two_runs_have_released_is_each_ones_own(tmp_path):

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
 
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
-from lightning_gep.strategy.poisson_loader import EmptyBatch
+from lightning_gep.strategy.data import EmptyBatch
 from tests.resumable import STEPS, every_step, module, run
 from tests.toys import loader, strategy, trainer, weights
 
@@ -112,14 +112,14 @@ def test_what_costs_no_privacy_may_change(tmp_path):
 def test_a_basis_that_does_not_fit_any_more_begins_anew(tmp_path, change):
     run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
     checkpoint = tmp_path / "all" / "step=2.ckpt"
-    with pytest.warns(UserWarning, match="a new one begins") if "groups" in change else nullcontext():
+    with pytest.warns(UserWarning, match="a new one is computed") if "groups" in change else nullcontext():
         _, fit = run(tmp_path, strategy(**change), steps=4, checkpoint=checkpoint)
     assert fit.strategy.privacy.steps == 5, "3 before, 2 after"
 
 
 def test_a_tracked_subspace_begins_anew_after_another_one(tmp_path):
     run(tmp_path, strategy(subspace="random"), steps=2, callbacks=[every_step(tmp_path / "all")])
-    with pytest.warns(UserWarning, match="a new one begins"):
+    with pytest.warns(UserWarning, match="a new one is computed"):
         _, fit = run(tmp_path, strategy(), steps=4, checkpoint=tmp_path / "all" / "step=2.ckpt")
     assert fit.global_step == 4
 
@@ -147,22 +147,22 @@ def test_a_run_that_was_moved_finds_its_ledger(tmp_path):
 def test_a_checkpoint_without_privacy_state_is_refused(tmp_path):
     plain = trainer(tmp_path, "auto", max_steps=2, callbacks=[every_step(tmp_path / "all")], enable_checkpointing=True)
     plain.fit(module(), loader())
-    with pytest.raises(ConfigurationError, match="has no privacy state, so its weights may know the training data"):
+    with pytest.raises(ConfigurationError, match="has no privacy state, so its weights may depend on"):
         run(tmp_path, strategy(), checkpoint=tmp_path / "all" / "step=2.ckpt")
 
 
 def test_no_file_of_a_run_contains_the_sampling_secret(tmp_path, monkeypatch):
-    from lightning_gep.strategy import strategy as strategy_module
+    from lightning_gep.strategy import fit as fit_module
     from tests.strategy.test_secret import found_in
 
     secrets = []
 
-    class Watched(strategy_module.Secret):
+    class Watched(fit_module.Secret):
         def __init__(self, value=None):
             super().__init__(value)
             secrets.append(self)
 
-    monkeypatch.setattr(strategy_module, "Secret", Watched)
+    monkeypatch.setattr(fit_module, "Secret", Watched)
     run(tmp_path, strategy(generator="system"), steps=3, callbacks=[every_step(tmp_path / "all")])
     assert secrets
     assert list(tmp_path.rglob("*.ckpt"))
@@ -203,7 +203,7 @@ def validated_and_then_trained(fit, path):
 
 @pytest.mark.parametrize(
     ("use", "message", "begins_at"),
-    [(resumed, "privacy settings differ", 3), (validated_and_then_trained, "had made 3 steps, so a training", 0)],
+    [(resumed, "privacy settings differ", 3), (validated_and_then_trained, "had made 3 steps, so a fit", 0)],
 )
 def test_what_is_saved_when_a_fit_is_refused_keeps_the_account_of_its_weights(use, message, begins_at, tmp_path):
     run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
@@ -224,7 +224,7 @@ def test_a_resume_without_privacy_state_does_not_forget_weights_that_were_valida
     torch.save({"state_dict": module().state_dict()}, tmp_path / "public.ckpt")
     with pytest.raises(ConfigurationError, match="has no privacy state"):
         fit.fit(trained, loader(), ckpt_path=tmp_path / "public.ckpt")
-    with pytest.raises(ConfigurationError, match="had made 3 steps, so a training"):
+    with pytest.raises(ConfigurationError, match="had made 3 steps, so a fit"):
         fit.fit(trained, loader())
 
 

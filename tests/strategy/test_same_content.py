@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import Dataset
 
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.strategy.overlap import content_of, distinctive_digests
 from lightning_gep.strategy.public_data import check_disjoint, identify
-from lightning_gep.strategy.same_content import content_of, telling_digests
 from tests.toys import records
 
 COUNT = 60
@@ -49,7 +49,7 @@ def refused(public, private):
     try:
         check_disjoint(public, private)
     except ConfigurationError as error:
-        return "is a training record (the same content" in str(error)
+        return "is a training record (same content" in str(error)
     return False
 
 
@@ -137,4 +137,4 @@ def test_records_that_cannot_be_compared_are_told(odd):
 
 def test_digests_do_not_depend_on_where_a_tensor_is_in_memory():
     assert content_of({"x": X[1], "y": 0}) == content_of({"x": torch.stack([X[0], X[1]])[1], "y": 1})
-    assert telling_digests([]) == set()
+    assert distinctive_digests([]) == set()

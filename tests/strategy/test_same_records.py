@@ -7,7 +7,7 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, Te
 
 from lightning_gep import RandomLabels
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.strategy.same_records import check_no_repeats, share_records
+from lightning_gep.strategy.overlap import check_no_repeats, share_records
 from tests.toys import records
 
 
@@ -172,7 +172,7 @@ def test_repeats_are_counted_and_the_line_to_change_is_named():
     base = records(60)
     with pytest.raises(ConfigurationError, match=r"1 record more than once \(up to 10 times\).*sorted\(set\(indices"):
         check_no_repeats(Subset(base, [0] * 10 + list(range(1, 60))))
-    with pytest.raises(ConfigurationError, match=r"60 records more than once \(up to 3 times\).*no data set twice"):
+    with pytest.raises(ConfigurationError, match=r"60 records more than once \(up to 3 times\).*no dataset twice"):
         check_no_repeats(ConcatDataset([base] * 3))
 
 

@@ -66,7 +66,7 @@ def trained(tmp_path, module, **settings):
     """The gradients of a strategy that has trained for a step, in chunks of CHUNK records."""
     used = strategy(**{"mechanism": "gp", "generator": "system", "microbatch_size": CHUNK, **settings})
     trainer(tmp_path, used, max_steps=1).fit(module, loader())
-    return used._gradients
+    return used.prepared.gradients
 
 
 def of_copies(gradients):

@@ -143,7 +143,7 @@ def test_at_zero_gradient_the_variance_is_that_of_the_noise(tmp_path, mechanism,
     fit.fit(Wide(), zero_loader())
     release, n = used.privacy.plan.release, used.privacy.plan.expected_batch_size
     p = len(spy.seen[0])
-    k = used._basis_source.subspace.basis.dimension if mechanism != "gp" else 0
+    k = used.prepared.basis_source.subspace.basis.dimension if mechanism != "gp" else 0
     expected = sum(
         part.noise_std**2 * size
         for part, size in ((release.embedding, k), (release.residual, p - k))
@@ -299,7 +299,7 @@ def test_it_is_registered_under_a_name(tmp_path):
 def test_thresholds_and_k_are_chosen_on_public_data_and_recorded(tmp_path):
     used = strategy(k="auto", clip_embedding="auto", clip_residual="auto")
     trainer(tmp_path, used, max_steps=2).fit(Classifier(), loader())
-    chosen = used._chosen
+    chosen = used.prepared.chosen
     assert 1 <= chosen.k <= 53
     assert used.privacy.plan.release.embedding.clip == chosen.clip_embedding > 0
     assert used.privacy.plan.release.residual.clip == chosen.clip_residual > 0

@@ -99,5 +99,5 @@ def test_subset_samplers_hold_out_records(tmp_path):
     held_out = DataLoader(data, batch_size=5, sampler=SubsetRandomSampler(others))
     trainer(tmp_path, strategy(mechanism="gp"), max_epochs=1).fit(Classifier(), train, held_out)
     overlapping = DataLoader(data, batch_size=5, sampler=SubsetRandomSampler([PART[0], *others]))
-    with pytest.raises(ConfigurationError, match="holds training records"):
+    with pytest.raises(ConfigurationError, match="contains training records"):
         trainer(tmp_path, strategy(mechanism="gp"), max_epochs=1).fit(Classifier(), train, overlapping)

@@ -20,7 +20,7 @@ from lightning_gep.cli.plan.output import plan_table
 from lightning_gep.cli.plan.page import page
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.privacy.run_size import RunSize
-from lightning_gep.strategy.strategy import planned_steps
+from lightning_gep.strategy.fit import planned_steps
 from tests.browser import Watched, browser  # noqa: F401  # a fixture
 
 OWN = ("--records", "1257", "--parameters", "6186")

@@ -364,17 +364,17 @@ def one_card(directory):
 
 
 def test_no_path_no_names_no_secret(tmp_path, monkeypatch):
-    from lightning_gep.strategy import strategy as strategy_module
+    from lightning_gep.strategy import fit as fit_module
     from tests.strategy.test_secret import encodings
 
     secrets = []
 
-    class Watched(strategy_module.Secret):
+    class Watched(fit_module.Secret):
         def __init__(self, value=None):
             super().__init__(value)
             secrets.append(self)
 
-    monkeypatch.setattr(strategy_module, "Secret", Watched)
+    monkeypatch.setattr(fit_module, "Secret", Watched)
     fit(tmp_path, strategy(generator="system"), **saving(tmp_path / "ckpt"))
     files = [path.read_bytes() for path in (tmp_path / "ckpt").glob("privacy_card*")]
     assert len(files) == 2

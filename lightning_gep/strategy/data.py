@@ -1,0 +1,180 @@
+"""Training batches: drawn by Poisson sampling, and closed to hooks."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from lightning.pytorch import LightningModule, Trainer
+from torch.utils.data import DataLoader, Dataset
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.fresh_randomness import renew_random_states
+from lightning_gep.gradients.randomness import random_state_kept
+from lightning_gep.gradients.withheld import withheld
+from lightning_gep.privacy.sampling import PoissonSampler
+from lightning_gep.strategy.internals import TRANSFER_HOOK, on_before_batch_transfer
+
+END = object()
+CLOSED = (
+    "Training hooks and callbacks, such as on_train_batch_start and on_train_batch_end, cannot read private records: "
+    "whatever they change in a batch or keep of it would mix records or be released without noise. Process each record "
+    "on its own in the dataset, in on_after_batch_transfer or in training_step."
+)
+
+
+class EmptyBatch:
+    """The batch of a step that drew no record: a real step of the mechanism, which releases noise alone."""
+
+    def __repr__(self) -> str:
+        return "EmptyBatch()"
+
+
+class PrivateBatch:
+    """A batch that only the strategy opens, for training_step. Others cannot even ask how many records it has."""
+
+    def __init__(self, records: Any) -> None:
+        self._records = records
+
+    def open(self) -> Any:
+        """The batch as Lightning would have passed it on."""
+        return self._records
+
+    def __getitem__(self, _: object) -> NoReturn:  # also called by unpacking and loops
+        raise ConfigurationError(CLOSED)
+
+    def __len__(self) -> NoReturn:
+        raise ConfigurationError(CLOSED)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{name}: {CLOSED}")  # what hasattr and copies expect
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return "PrivateBatch(closed)"
+
+
+def closed_batch(batch: Any, move: Callable[[], Any], *, reveal: bool) -> PrivateBatch:
+    """The batch, after `move` has transferred it; errors of the user's hooks do not show values of records."""
+    if isinstance(batch, EmptyBatch):
+        return PrivateBatch(batch)
+    return PrivateBatch(withheld(move, "on_after_batch_transfer", reveal=reveal))
+
+
+@contextmanager
+def own_random_states() -> Iterator[None]:
+    """Random states inside are new, whatever was seeded; afterwards they are as they were before."""
+    with random_state_kept():
+        renew_random_states()
+        yield
+
+
+class PoissonLoader(DataLoader[Any]):
+    """The user's loader with the batches of a `PoissonSampler`.
+
+    The dataset and the collate function are never called with an empty list. Each iteration starts at step
+    `first_step()`, so no draw depends on how many batches were prefetched or where a run was resumed.
+
+    Guarantee: unless `repeatable`, the random numbers that dataset and collate function draw from torch, NumPy and
+    Python are new for every batch, in this process and in workers, whatever was seeded. Their errors are reported
+    without the values of records, unless `reveal_errors`.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        sampler: PoissonSampler,
+        first_step: Callable[[], int],
+        *,
+        repeatable: bool,
+        reveal_errors: bool = False,
+    ) -> None:
+        options = loader_options(loader)
+        options["collate_fn"] = _CollateUnlessEmpty(loader.collate_fn)
+        options["generator"] = loader.generator if repeatable else None
+        super().__init__(_Records(loader.dataset, repeatable), batch_sampler=sampler, **options)
+        self._poisson, self._repeatable, self._reveal_errors = sampler, repeatable, reveal_errors
+        self._first_step = first_step
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self._poisson.first_step = self._first_step()
+        return self._read(super().__iter__())
+
+    def _read(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            batch = withheld(lambda: next(batches, END), "Reading a batch", reveal=self._reveal_errors)
+            if batch is END:
+                return
+            if not self._repeatable:
+                renew_random_states()  # for transfer hooks, which run in this process; workers renew their own
+            yield batch
+
+
+class _Records(Dataset[Any]):
+    """Passes requests for several records on to the dataset, but not for none."""
+
+    def __init__(self, dataset: Dataset[Any], repeatable: bool) -> None:
+        self.dataset, self.repeatable = dataset, repeatable
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        if not self.repeatable:
+            renew_random_states()
+        several = getattr(self.dataset, "__getitems__", None)
+        return several(indices) if indices and several else [self.dataset[index] for index in indices]
+
+
+class _CollateUnlessEmpty:
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, records: list[Any]) -> Any:
+        return self.collate(records) if records else EmptyBatch()
+
+
+def loader_options(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The arguments of a loader that do not decide which records it reads."""
+    workers = loader.num_workers
+    return {
+        "num_workers": workers,
+        "collate_fn": loader.collate_fn,
+        "pin_memory": loader.pin_memory,
+        "timeout": loader.timeout,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context if workers else None,
+        "generator": loader.generator,
+        "prefetch_factor": loader.prefetch_factor if workers else None,
+        "persistent_workers": loader.persistent_workers,
+    }
+
+
+class TransferGuard:
+    """Wraps `on_before_batch_transfer` of a module, or of its datamodule, during training.
+
+    Guarantee: the hook gets no empty batch, which no user code expects, and its errors on private records are reported
+    without their values.
+    """
+
+    def __init__(self, module: LightningModule, trainer: Trainer, *, reveal_errors: bool) -> None:
+        self.module, self.trainer, self.reveal_errors = module, trainer, reveal_errors
+        vars(module)[TRANSFER_HOOK] = self
+
+    def __call__(self, batch: Any, dataloader_idx: int = 0) -> Any:
+        """The batch as the hook returns it; an empty one is taken out of the list that a list of loaders puts it in."""
+        if isinstance(batch, EmptyBatch) or (isinstance(batch, list) and any(isinstance(b, EmptyBatch) for b in batch)):
+            return EmptyBatch()
+        return withheld(
+            lambda: on_before_batch_transfer(self.module, batch, dataloader_idx),
+            "on_before_batch_transfer",
+            reveal=self.reveal_errors or not self.trainer.training,
+        )
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, str]]:
+        return getattr, (self.module, TRANSFER_HOOK)  # saved and copied modules get Lightning's own method back
+
+    def remove(self) -> None:
+        """Let Lightning call the hook itself again."""
+        vars(self.module).pop(TRANSFER_HOOK, None)

@@ -1,0 +1,255 @@
+"""Everything decided before the first step of a fit, as one frozen object."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.plugins import Precision
+from torch.utils.data import DataLoader
+
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.algorithm.noise import Noise, NoNoise, make_noise
+from lightning_gep.algorithm.subspace import BasisSource, NoSubspace, PowerSubspace, RandomSubspace, Subspace
+from lightning_gep.algorithm.thresholds import Thresholds
+from lightning_gep.algorithm.tracked import TrackedSubspace
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.heap import keep_freed_memory
+from lightning_gep.gradients.memory import microbatch_for
+from lightning_gep.gradients.mixing import check_collate
+from lightning_gep.privacy.account import PrivacyAccount, check_same_plan
+from lightning_gep.privacy.run_size import limited, total_steps
+from lightning_gep.privacy.sampling import PoissonSampler, Secret, seeded_secret
+from lightning_gep.strategy.origins import Origin
+from lightning_gep.strategy.processes import Processes, SharedBasis
+from lightning_gep.strategy.public_data import (
+    PublicRecords,
+    PublicStream,
+    check_public_data,
+    find_public_loader,
+    is_random,
+    stand_in_batch,
+    stand_in_records,
+)
+from lightning_gep.strategy.public_gradients import PublicGradients
+from lightning_gep.strategy.refusals import check_monitors
+from lightning_gep.strategy.release_checks import ReleaseChecks
+from lightning_gep.strategy.run_card import RunCard, make_card
+from lightning_gep.strategy.settings import CostSettings, PrivacySettings
+from lightning_gep.strategy.step import StepGradients
+
+PUBLIC_RECORDS_CHECKED = 64
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What the steps of a fit use; nothing of it is replaced while they run."""
+
+    account: PrivacyAccount
+    chosen: Thresholds
+    """Basis size and thresholds: given by the user, or chosen on public data."""
+    gradients: StepGradients
+    anchors: PublicGradients
+    checks: ReleaseChecks
+    basis_source: BasisSource
+    noise: Noise
+    sampler: PoissonSampler
+    logged: list[str]
+    """The names that training_step logs."""
+    has_public_data: bool
+    card: RunCard | None
+    """Only in the first process."""
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether the basis has yet to be computed."""
+        return isinstance(self.basis_source, SharedBasis) and self.basis_source.is_new
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: plain values and public tensors, no secret."""
+        source, ledger = self.basis_source, self.account.ledger_path
+        return {
+            "account": self.account.state_dict(),
+            "subspace": source.state_dict() if isinstance(source, SharedBasis) else None,
+            "chosen": dict(vars(self.chosen)),
+            "ledger": None if ledger is None else str(ledger),
+            "left_unprotected": [] if self.card is None else self.card.left,
+        }
+
+
+def prepare_fit(
+    settings: PrivacySettings,
+    cost: CostSettings,
+    *,
+    trainer: Trainer,
+    module: LightningModule,
+    loader: DataLoader[Any],
+    precision: Precision,
+    device: torch.device,
+    processes: Processes,
+    like_a_training_batch: Callable[[Any], Any],
+    continued: Origin | None,
+) -> Fit:
+    """Check, choose and calibrate everything that the steps need.
+
+    `continued` is the earlier part of the run, whose account, thresholds and basis are kept. `like_a_training_batch`
+    does to a public batch what Lightning does to a training batch. Raises ConfigurationError for data, modules and
+    settings that cannot be trained privately.
+    """
+    records, batch_size = len(loader.dataset), (loader.batch_size or 1) * processes.world_size  # type: ignore[arg-type]
+    steps_per_epoch = -(-len(loader) // processes.world_size)
+    groups = ParameterGroups.from_module(module, cost.groups)
+    steps = planned_steps(trainer, steps_per_epoch)
+    size = {"num_records": records, "batch_size": batch_size, "num_parameters": groups.num_parameters}
+    # Without noise first: mistakes should be found before seconds are spent on public data and calibration.
+    settings.plan(**size, steps=steps, noise_multiplier=0.0)
+    if settings.epsilon is not None and steps is None:
+        settings.plan(**size, steps=None)
+
+    keep_freed_memory(device)
+    seed = settings.seed if settings.generator == "seeded" else None
+    microbatch = cost.microbatch_size
+    if microbatch == "auto":
+        microbatch = microbatch_for(groups.num_parameters, device)
+    gradients = StepGradients(
+        module,
+        precision,
+        groups,
+        microbatch=microbatch,
+        expected_records=loader.batch_size or 1,
+        seed=seed,
+        reveal_errors=settings.log_nonprivate,
+    )
+    public, public_records = _find_public_data(settings, cost, trainer, module, loader)
+    anchors = PublicGradients(gradients, public, like_a_training_batch, num_anchors=cost.anchors, sweeps=cost.sweeps)
+    batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
+    checks = ReleaseChecks(gradients, batch, like_a_training_batch)
+    checks.before_training()
+    may_be_kept = public is not None or is_random(batch)
+    logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
+    check_monitors(trainer, logged)
+
+    if continued is None:
+        chosen = _choose_thresholds(settings, anchors, processes)
+        plan = settings.with_choices(**vars(chosen)).plan(**size, steps=steps)
+        account = PrivacyAccount(plan, private=settings.private)
+    else:
+        assert continued.account is not None
+        assert continued.state is not None
+        chosen, account = Thresholds(**continued.state["chosen"]), continued.account
+        _check_same_guarantee(settings.with_choices(**vars(chosen)), account, size)
+        account.private = account.private and settings.private
+    _check_processes_agree(account, processes)
+
+    # A new secret for every fit, even a resumed one: the same in all processes, and never on disk.
+    secret = Secret(processes.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)
+    return Fit(
+        account,
+        chosen,
+        gradients,
+        anchors,
+        checks,
+        _basis_source(settings, cost, groups, chosen, gradients, processes, continued),
+        make_noise(settings.generator, settings.seed) if processes.is_first else NoNoise(),
+        PoissonSampler(
+            records,
+            batch_size,
+            secret=secret,
+            steps_per_epoch=steps_per_epoch,
+            rank=processes.rank,
+            world_size=processes.world_size,
+        ),
+        logged,
+        public is not None,
+        make_card(
+            settings,
+            cost,
+            chosen,
+            groups,
+            account,
+            trainer=trainer,
+            device=gradients.device,
+            public_records=public_records,
+            logged=logged,
+            left_before=continued.state.get("left_unprotected", ()) if continued and continued.state else (),
+            processes=processes.world_size,
+        )
+        if processes.is_first
+        else None,
+    )
+
+
+def make_subspace(cost: CostSettings, sizes: Sequence[int], quotas: Sequence[int]) -> Subspace:
+    """The source of the basis; raises ConfigurationError for settings it cannot work with."""
+    if cost.subspace == "tracked":
+        return TrackedSubspace(
+            sizes, quotas, num_anchors=cost.anchors, decay=cost.decay, refresh_every=cost.refresh_every
+        )
+    if cost.subspace == "power":
+        return PowerSubspace(sizes, quotas, iterations=cost.power_iterations, refresh_every=cost.refresh_every)
+    return RandomSubspace(sizes, quotas, refresh_every=cost.refresh_every)
+
+
+def planned_steps(trainer: Trainer, steps_per_epoch: int) -> int | None:
+    """The total number of steps of a run, or None if it has no end."""
+    return total_steps(limited(steps_per_epoch, trainer.limit_train_batches), trainer.max_epochs, trainer.max_steps)
+
+
+def _find_public_data(
+    settings: PrivacySettings, cost: CostSettings, trainer: Trainer, module: LightningModule, loader: DataLoader[Any]
+) -> tuple[PublicStream | None, PublicRecords | None]:
+    if not settings.uses_basis and cost.aux_dataloader is None:
+        check_collate(loader, stand_in_records(loader))
+        return None, None
+    public = find_public_loader(cost.aux_dataloader, getattr(trainer, "datamodule", None), module)
+    records = check_public_data(public, loader)
+    return PublicStream(public), records
+
+
+def _choose_thresholds(settings: PrivacySettings, anchors: PublicGradients, processes: Processes) -> Thresholds:
+    """What the user left to "auto", chosen on public records by the first process."""
+    choices = {}
+    if settings.chosen_on_public_data:
+        k = None if settings.k == "auto" else settings.k
+        choices = vars(processes.broadcast(anchors.thresholds(k) if processes.is_first else None))
+    filled: Any = settings.with_choices(**choices)
+    return Thresholds(filled.k, filled.clip_embedding, filled.clip_residual)
+
+
+def _check_same_guarantee(settings: PrivacySettings, account: PrivacyAccount, size: dict[str, int]) -> None:
+    """Raises ConfigurationError if the settings differ from the plan of an earlier fit in more than its length.
+
+    The noise stays as it was, so a longer training ends at the budget and a shorter one below it.
+    """
+    saved, noise = account.plan, settings.noise_multiplier
+    noise = saved.event.noise_multiplier if noise is None else noise
+    asked = settings.plan(**size, steps=saved.planned_steps, noise_multiplier=noise)
+    check_same_plan(saved, replace(asked, planned_steps=saved.planned_steps, target_epsilon=settings.epsilon))
+
+
+def _check_processes_agree(account: PrivacyAccount, processes: Processes) -> None:
+    own = account.plan.to_state()
+    first = processes.broadcast(own)
+    if first != own:
+        raise ConfigurationError(
+            f"Process {processes.rank} has other privacy settings than process 0: {own} instead of {first}. Start all "
+            "processes with the same configuration."
+        )
+
+
+def _basis_source(
+    settings: PrivacySettings,
+    cost: CostSettings,
+    groups: ParameterGroups,
+    chosen: Thresholds,
+    gradients: StepGradients,
+    processes: Processes,
+    continued: Origin | None,
+) -> BasisSource:
+    if not settings.uses_basis:
+        return NoSubspace(groups.num_parameters, torch.zeros(0, dtype=gradients.dtype, device=gradients.device))
+    subspace = make_subspace(cost, groups.sizes, groups.quotas(chosen.k))
+    source = SharedBasis(subspace, processes, gradients.device)
+    source.load_state_dict(None if continued is None or continued.state is None else continued.state["subspace"])
+    return source

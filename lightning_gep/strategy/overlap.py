@@ -1,0 +1,209 @@
+"""Whether two datasets overlap: by the identity of records, through wrappers of datasets, and by their content."""
+
+import hashlib
+import pickle
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.batches import values_of
+
+MOST_RECORDS = 2**40
+"""Of one dataset: those of the next one are numbered from there."""
+AS_VARIED, AS_LARGE = 0.9, 0.5
+"""A value identifies records if it is this varied, relative to the most varied value, and this large."""
+CHARACTERS = 4
+"""Characters of a text that count as one element, so that a name or an id is smaller than the input beside it."""
+
+
+def share_records(first: Any, second: Any) -> bool:
+    """Whether both hold a record of the same underlying dataset, under the same index.
+
+    Subset and ConcatDataset are followed exactly. Any other dataset with an attribute `dataset` is assumed to have the
+    records of that one: in the same order if it is as long, else possibly all of them. Two datasets built from the same
+    files or tensors count as different.
+    """
+    known: dict[int, int] = {}
+    return bool(np.intersect1d(_records(first, known), _records(second, known)).size)
+
+
+def check_no_repeats(dataset: Any) -> None:
+    """Raises ConfigurationError if the dataset holds a record of an underlying dataset under two indices.
+
+    The guarantee is for one index: a record with m of them could be drawn m times in a step, and ε would be that of m
+    records. Wrappers are followed as by `share_records`; one of another length is assumed to hold the first records of
+    what it wraps, and to start over after the last. Equal content is not a repeat.
+    """
+    _, counts = np.unique(_records(dataset, {}, as_long=True), return_counts=True)
+    repeated = int(np.count_nonzero(counts > 1))
+    if repeated:
+        raise ConfigurationError(
+            f"The training data holds {repeated} record{'s' * (repeated > 1)} more than once (up to {counts.max()} "
+            "times). A step could draw all copies of a record, but the noise covers one. Hold each record once: "
+            "Subset(dataset, sorted(set(indices))), and no dataset twice in a ConcatDataset. Put weights into the "
+            "loss, as a factor per record. If your own dataset computes its records from another one (windows of a "
+            "series, for example), store that one under another name than `dataset`."
+        )
+
+
+def length(dataset: Any) -> int:
+    """The number of records that can be read by index; 0 if unknown."""
+    return len(dataset) if hasattr(dataset, "__len__") and not isinstance(dataset, IterableDataset) else 0
+
+
+def _records(dataset: Any, known: dict[int, int], *, as_long: bool = False) -> NDArray[np.int64]:
+    """A number for each record, in the order of the dataset; `known` numbers the datasets met so far by their id.
+
+    A wrapper of another length gives all records that it wraps, or with `as_long` as many as its length.
+    """
+    if isinstance(dataset, Subset):
+        return _chosen(_records(dataset.dataset, known, as_long=as_long), dataset)
+    if isinstance(dataset, ConcatDataset):
+        return np.concatenate([_records(part, known, as_long=as_long) for part in dataset.datasets])
+    wrapped = getattr(dataset, "dataset", None)
+    if isinstance(wrapped, Dataset) and (length(wrapped) or not as_long):
+        records = _records(wrapped, known, as_long=as_long)
+        return np.resize(records, length(dataset)) if as_long else records
+    place = known.setdefault(id(dataset), len(known))
+    return place * MOST_RECORDS + np.arange(length(dataset))
+
+
+def _chosen(records: NDArray[np.int64], subset: Subset[Any]) -> NDArray[np.int64]:
+    whole = length(subset.dataset)
+    if len(records) != whole:
+        return records  # of a wrapper of another length: any of them may be meant
+    indices = np.asarray(subset.indices, dtype=np.int64)
+    outside = indices[(indices < -whole) | (indices >= whole)]
+    if outside.size:
+        raise ConfigurationError(
+            f"A Subset has the index {outside[0]}, but its {type(subset.dataset).__name__} has {whole} records. Use "
+            "smaller indices, and make sure that __len__ of the dataset counts its records."
+        )
+    return records[indices]
+
+
+class Part(NamedTuple):
+    """A value of a record: its position, number of elements and digest."""
+
+    position: int
+    size: int
+    digest: bytes
+
+
+class Content(NamedTuple):
+    """What a record holds, bit for bit: the same numbers in another type are other content."""
+
+    input: bytes | None
+    """Digest of the first entry of a tuple or list, else of the largest values; None if they cannot be serialised."""
+    parts: tuple[Part, ...]
+    """The values with several elements, except masks. In a record of single numbers: all but one of them, for each
+    that may be the label."""
+
+    @property
+    def digests(self) -> set[bytes]:
+        """All of them."""
+        return {part.digest for part in self.parts} | ({self.input} if self.input is not None else set())
+
+
+def content_of(record: Any) -> Content:
+    """The digests of a record."""
+    try:
+        return _content(record)
+    except Exception:  # datasets may hold anything; what cannot be taken apart is compared as a whole
+        return Content(_digest(record), ())
+
+
+def distinctive_digests(contents: Iterable[Content]) -> set[bytes | None]:
+    """The digests that identify these records: a record with one of them has the content of one of these.
+
+    Labels, ids, masks and positions agree in many records, so not every value counts. Those count that are about as
+    varied as the most varied value and not much smaller than the largest of these; the input counts if it is as
+    varied. None is included if some input cannot be compared.
+    """
+    values: dict[int, set[bytes]] = defaultdict(set)
+    sizes: dict[int, int] = defaultdict(int)
+    inputs: set[bytes | None] = set()
+    for content in contents:
+        inputs.add(content.input)
+        for part in content.parts:
+            values[part.position].add(part.digest)
+            sizes[part.position] += part.size
+    most = AS_VARIED * max(map(len, values.values()), default=0)
+    varied = [position for position, digests in values.items() if len(digests) >= most]
+    largest = max((sizes[position] for position in varied), default=0)
+    distinctive = (values[position] for position in varied if sizes[position] >= AS_LARGE * largest)
+    return (inputs if len(inputs) >= most else inputs & {None}).union(*distinctive)
+
+
+def _content(record: Any) -> Content:
+    values = values_of(record)
+    large = {position: value for position, value in enumerate(values) if _size(value) > 1}
+    if len(large) > 1:
+        large = {position: value for position, value in large.items() if not _is_mask(value)} or large
+    several = large or {i: values[:i] + values[i + 1 :] for i in range(len(values)) if len(values) > 1}
+    parts = tuple(Part(i, _size(value), found) for i, value in several.items() if (found := _digest(value)))
+    if isinstance(record, tuple | list) and record and (_size(record[0]) > 1 or not large):
+        known = parts and large.get(parts[0].position) is record[0]
+        return Content(parts[0].digest if known else _digest(record[0]), parts)
+    most = max((part.size for part in parts), default=0)
+    largest = [part.digest for part in parts if part.size >= AS_LARGE * most]
+    return Content(largest[0] if len(largest) == 1 else _digest(largest or record), parts)
+
+
+def _digest(value: Any) -> bytes | None:
+    try:
+        return hashlib.blake2b(_serialised(value), digest_size=16).digest()
+    except Exception:  # what cannot be serialised cannot be compared
+        return None
+
+
+def _serialised(value: Any) -> bytes:
+    """The value as bytes that are the same in every process: a pickled tensor contains the address of its storage."""
+    if isinstance(value, torch.Tensor):
+        plain = value.detach().cpu().contiguous()
+        return _framed(str((plain.dtype, *plain.shape)).encode(), plain.flatten().view(torch.uint8).numpy().tobytes())
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return _framed(f"{value.dtype.str}{value.shape}".encode(), value.tobytes())
+    if isinstance(value, Mapping):
+        return _framed(*(_serialised(part) for key in sorted(value, key=str) for part in (str(key), value[key])))
+    if isinstance(value, list | tuple):
+        return _framed(*(_serialised(part) for part in value))
+    return pickle.dumps(value, protocol=4)
+
+
+def _framed(*parts: bytes) -> bytes:
+    """The parts in a row, each after its length, so that different lists give different bytes."""
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+
+
+def _size(value: Any) -> int:
+    """Number of elements or words; for other objects, such as an image of Pillow, number of bytes."""
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    if isinstance(value, np.ndarray | np.generic):
+        return value.size
+    if isinstance(value, str | bytes):
+        return len(value) // CHARACTERS
+    if isinstance(value, list | tuple | Mapping):
+        return len(value)
+    if value is None or isinstance(value, int | float | complex):
+        return 1
+    try:
+        return len(_serialised(value))
+    except Exception:
+        return 1
+
+
+def _is_mask(value: Any) -> bool:
+    """Whether at most two values occur in it: masks agree in many records."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        flat = value.reshape(-1)
+        # Looking at the first ones is faster and usually enough.
+        return len(set(flat[:32].tolist())) <= 2 and len(set(flat.tolist())) <= 2
+    return isinstance(value, list | tuple) and len(set(value)) <= 2  # tokens that are in no tensor yet
