@@ -5,22 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lightning_gep.privacy.rounding import rounded_up
-from lightning_gep.reporting import published
+from lightning_gep.reporting import plots
 from lightning_gep.reporting.groups import MAX_SERIES, Groups, Settings, at_most, epsilon_of, spread
-from lightning_gep.reporting.plots import (
-    SYMBOLS,
-    Entry,
-    Pair,
-    Plot,
-    Style,
-    Table,
-    Trace,
-    axis_with_ticks,
-    single_runs,
-    styles,
-    trace,
-)
-from lightning_gep.reporting.published import EPSILONS, NAMES, RESULTS, Published
+from lightning_gep.reporting.published import EPSILONS, NAMES, RESULTS, Published, remarks
 from lightning_gep.reporting.runs import Run
 from lightning_gep.reporting.text import counted, listed, short, with_spread
 
@@ -68,7 +55,7 @@ def points(runs: list[Run], place: Place) -> list[Point]:
 
 def against_epsilon(
     runs: list[Run], settings: Settings, data: str, key: str = "accuracy-epsilon", label: str = ""
-) -> Plot | None:
+) -> plots.Plot | None:
     """One line per mechanism (and per k if there are several); None if there is nothing to compare.
 
     `data` is the name of the dataset, `label` what the title says about it.
@@ -80,71 +67,65 @@ def against_epsilon(
         return None
     groups, pooled = at_most(runs, [settings.name, lambda run: settings.name(run, others=False)])
     ticks = sorted(finite | set(EPSILONS if paper else ()))
-    traces, legend = _series(groups, epsilon_of, "ε", ticks)
-    rows = [
-        [name, rounded_up(point.x), most_spent(point.runs), str(len(point.runs)), point.shown]
-        for name, members in groups.items()
-        for point in points(members, epsilon_of)
-    ]
-    notes = [f"{SPREAD_NOTE} ε is the target of a run, or what it spent if it has none."]
-    notes += [_pooled_note(settings)] if pooled else []
-    if paper:
-        curves, entries = paper_curves(paper)
-        traces, legend, rows = curves + traces, legend + entries, rows + paper_rows(paper)
-        notes += published.remarks(paper)
-    beside = ", beside the paper's published curves" if paper else ""
-    return Plot(
-        key=key,
-        title="Test accuracy against ε" + (f": {label}" if label else ""),
-        unit="Test accuracy, %",
-        summary=f"Test accuracy against ε for {listed(list(groups))}, {counted(len(runs), 'run')}{beside}.",
-        traces=traces,
-        layout={"xaxis": axis_with_ticks("ε", ticks)},
-        legend=legend,
-        table=Table(["Setting", "ε", "Largest ε spent", "Runs", "Test accuracy, %"], rows),
-        notes=notes,
+    plot = _plot(groups, epsilon_of, "ε", ticks, key, label)
+    assert plot.table is not None
+    notes = [f"{SPREAD_NOTE} ε is the target of a run, or what it spent if it has none.", *_pooled(settings, pooled)]
+    if paper is None:
+        return replace(plot, notes=notes, wide=True, height=400)
+    curves, entries = paper_curves(paper)
+    return replace(
+        plot,
+        summary=f"{plot.summary[:-1]}, beside the paper's published curves.",
+        traces=curves + plot.traces,
+        legend=plot.legend + entries,
+        table=replace(plot.table, rows=plot.table.rows + paper_rows(paper)),
+        notes=notes + remarks(paper),
         wide=True,
         height=400,
     )
 
 
-def against_k(runs: list[Run], settings: Settings, key: str = "accuracy-k", label: str = "") -> Plot | None:
+def against_k(runs: list[Run], settings: Settings, key: str = "accuracy-k", label: str = "") -> plots.Plot | None:
     """One line per mechanism and ε; None unless some line has two values of k."""
-    runs = [run for run in scored(runs) if run.k is not None]
     keys: list[Callable[[Run], str]] = [
         lambda run: settings.name(run, k=False, epsilon=True),
         lambda run: settings.name(run, k=False, epsilon=True, others=False),
         lambda run: settings.name(run, k=False, others=False),
     ]
-    groups, pooled = at_most(runs, keys)
+    groups, pooled = at_most([run for run in scored(runs) if run.k is not None], keys)
     groups = {series: found for series, found in groups.items() if len({run.k for run in found}) > 1}
     if not groups:
         return None
     ticks = sorted({float(run.k) for found in groups.values() for run in found if run.k is not None})
-    traces, legend = _series(groups, lambda run: run.k, "k", ticks)
+    plot = _plot(groups, lambda run: run.k, "k", ticks, key, label)
+    return replace(plot, notes=[SPREAD_NOTE, *_pooled(settings, pooled)])
+
+
+def _plot(groups: Groups, place: Place, axis: str, ticks: list[float], key: str, label: str) -> plots.Plot:
+    traces, legend = _series(groups, place, axis, ticks)
     rows = [
-        [name, short(point.x), str(len(point.runs)), point.shown]
+        [name, rounded_up(point.x), most_spent(point.runs), str(len(point.runs)), point.shown]
         for name, members in groups.items()
-        for point in points(members, lambda run: run.k)
+        for point in points(members, place)
     ]
-    return Plot(
+    runs = counted(sum(map(len, groups.values())), "run")
+    return plots.Plot(
         key=key,
-        title="Test accuracy against k" + (f": {label}" if label else ""),
+        title=f"Test accuracy against {axis}" + (f": {label}" if label else ""),
         unit="Test accuracy, %",
-        summary=f"Test accuracy against the dimension k of the gradient subspace for {listed(list(groups))}.",
+        summary=f"Test accuracy against {axis} for {listed(list(groups))}, {runs}.",
         traces=traces,
-        layout={"xaxis": axis_with_ticks("k", ticks)},
+        layout={"xaxis": plots.axis_with_ticks(axis, ticks)},
         legend=legend,
-        table=Table(["Setting", "k", "Runs", "Test accuracy, %"], rows),
-        notes=[SPREAD_NOTE, *([_pooled_note(settings)] if pooled else [])],
+        table=plots.Table(["Setting", axis, "Largest ε spent", "Runs", "Test accuracy, %"], rows),
     )
 
 
-def _series(groups: Groups, place: Place, axis: str, ticks: list[float]) -> tuple[list[Trace], list[Entry]]:
+def _series(groups: Groups, place: Place, axis: str, ticks: list[float]) -> tuple[list[plots.Trace], list[plots.Entry]]:
     """Single runs, means with error bars, and a horizontal line for runs that have no finite ε."""
-    traces: list[Trace] = []
+    traces: list[plots.Trace] = []
     legend = []
-    looks = styles(groups)
+    looks = plots.styles(groups)
     for number, (name, runs) in enumerate(groups.items()):
         group, style = f"s{number}", looks[name]
         found = points(runs, place)
@@ -152,50 +133,50 @@ def _series(groups: Groups, place: Place, axis: str, ticks: list[float]) -> tupl
         if inside:
             traces += [_singles(inside, group, style), _means(inside, group, style, name, axis)]
         traces += [_level(point, ticks, group, style, name) for point in found if math.isinf(point.x)]
-        legend.append(Entry(group, name, style))
+        legend.append(plots.Entry(group, name, style))
     return traces, legend
 
 
-def _singles(found: list[Point], group: str, style: Style) -> Trace:
+def _singles(found: list[Point], group: str, style: plots.Style) -> plots.Trace:
     runs = [(point.x, y, run) for point in found for run, y in zip(point.runs, point.accuracies, strict=True)]
     texts = [f"{run.job}\n{y:.2f} %, ε spent {rounded_up(run.epsilon)}" for _, y, run in runs]
-    return single_runs([(x, y) for x, y, _ in runs], texts, group=group, style=style)
+    return plots.single_runs([(x, y) for x, y, _ in runs], texts, group=group, style=style)
 
 
-def _means(found: list[Point], group: str, style: Style, name: str, axis: str) -> Trace:
+def _means(found: list[Point], group: str, style: plots.Style, name: str, axis: str) -> plots.Trace:
     texts = [
         f"{name}\n{axis} = {short(point.x)}: {point.shown} %\n{counted(len(point.runs), 'run')}" for point in found
     ]
     means, deviations = zip(*(spread(point.accuracies) for point in found), strict=True)
     lengths = [round(deviation or 0.0, 4) for deviation in deviations]
     bars = {"type": "data", "array": lengths, "color": style.color, "thickness": 1.5, "width": 4}
-    pairs: list[Pair] = list(zip((point.x for point in found), means, strict=True))
+    pairs: list[plots.Pair] = list(zip((point.x for point in found), means, strict=True))
     more = {"error_y": bars} if any(lengths) else {}
-    return trace(pairs, texts, group=group, style=style, mode="lines+markers", **more)
+    return plots.trace(pairs, texts, group=group, style=style, mode="lines+markers", **more)
 
 
-def _level(point: Point, ticks: list[float], group: str, style: Style, name: str) -> Trace:
+def _level(point: Point, ticks: list[float], group: str, style: plots.Style, name: str) -> plots.Trace:
     """A line across the plot: without noise there is no finite ε at which to place the mean."""
     text = f"{name}\nε = ∞: {point.shown} %\n{counted(len(point.runs), 'run')}"
     mean, _ = spread(point.accuracies)
     ends = [(ticks[0] * 0.9, mean), (ticks[-1] * 1.1, mean)]
-    return trace(ends, [text] * 2, group=group, style=replace(style, dash="dash"), mode="lines")
+    return plots.trace(ends, [text] * 2, group=group, style=replace(style, dash="dash"), mode="lines")
 
 
-def paper_curves(paper: Published) -> tuple[list[Trace], list[Entry]]:
+def paper_curves(paper: Published) -> tuple[list[plots.Trace], list[plots.Entry]]:
     """The paper's curves at the ε it claims and, where it was computed, at the ε its noise gives by PLD."""
     traces, legend = [], []
     for kind, accuracies in paper.accuracies.items():
-        symbol = SYMBOLS[kind]
-        curves = [(f"paper-{kind}", "claimed ε", EPSILONS, Style("@muted", f"{symbol}-open", "dot"))]
+        symbol = plots.SYMBOLS[kind]
+        curves = [(f"paper-{kind}", "claimed ε", EPSILONS, plots.Style("@muted", f"{symbol}-open", "dot"))]
         if kind in paper.by_pld:
-            curves.append((f"pld-{kind}", "ε by PLD", paper.by_pld[kind], Style("@muted", symbol, "dash")))
+            curves.append((f"pld-{kind}", "ε by PLD", paper.by_pld[kind], plots.Style("@muted", symbol, "dash")))
         for group, which, epsilons, style in curves:
             name = f"{NAMES[kind]}, paper, {which}"
             pairs = list(zip(epsilons, accuracies, strict=True))
             texts = [f"{name}\n{which} = {x:g}: {y:g} %" for x, y in pairs]
-            traces.append(trace(pairs, texts, group=group, style=style, mode="lines+markers"))
-            legend.append(Entry(group, name, style))
+            traces.append(plots.trace(pairs, texts, group=group, style=style, mode="lines+markers"))
+            legend.append(plots.Entry(group, name, style))
     return traces, legend
 
 
@@ -214,9 +195,9 @@ def most_spent(runs: list[Run]) -> str:
     return rounded_up(max((run.epsilon for run in runs if run.epsilon is not None), default=None))
 
 
-def _pooled_note(settings: Settings) -> str:
+def _pooled(settings: Settings, pooled: bool) -> list[str]:
     differing = listed(settings.varying) or "other settings"
-    return (
+    note = (
         f"At most {MAX_SERIES} lines are drawn: runs that differ in {differing} share one, so the spread is not over "
-        "seeds alone."
     )
+    return [f"{note}seeds alone."] if pooled else []

@@ -7,21 +7,8 @@ from dataclasses import dataclass, replace
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.accounting import EpsilonCurve, SampledGaussian
 from lightning_gep.privacy.rounding import rounded_up
+from lightning_gep.reporting import plots
 from lightning_gep.reporting.groups import MAX_SERIES, Settings, at_most, grouped, mean_curve, thinned
-from lightning_gep.reporting.plots import (
-    COLORS,
-    Entry,
-    Pair,
-    Plot,
-    Style,
-    Table,
-    Trace,
-    axis,
-    band,
-    numbered,
-    styles,
-    trace,
-)
 from lightning_gep.reporting.runs import Run
 from lightning_gep.reporting.text import counted, with_spread
 
@@ -77,7 +64,7 @@ def throughput(run: Run) -> Quantity | None:
     return None
 
 
-def over_steps(quantity: Quantity, runs: list[Run], settings: Settings) -> Plot | None:
+def over_steps(quantity: Quantity, runs: list[Run], settings: Settings) -> plots.Plot | None:
     """A line per run, or per group of runs with its standard deviation; None if the quantity was not logged."""
     runs = [run for run in runs if run.curve(quantity.logged)]
     if not runs:
@@ -91,9 +78,9 @@ def over_steps(quantity: Quantity, runs: list[Run], settings: Settings) -> Plot 
         lambda run: settings.name(run, data=True, others=False, k=False),
     ]
     groups, pooled = (grouped(runs, lambda run: run.place or run.job), False) if single else at_most(runs, keys)
-    banded = not single and len(groups) <= COLORS
-    looks = styles(groups)
-    traces: list[Trace] = []
+    banded = not single and len(groups) <= plots.COLORS
+    looks = plots.styles(groups)
+    traces: list[plots.Trace] = []
     legend, rows = [], []
     for index, (name, members) in enumerate(groups.items()):
         group, style = f"s{index}", replace(looks[name], symbol="")
@@ -101,31 +88,31 @@ def over_steps(quantity: Quantity, runs: list[Run], settings: Settings) -> Plot 
         points = mean_curve((run.curve(quantity.logged) for run in members), quantity.scale)
         shown = thinned(points, POINTS)
         texts = [f"{label}\nstep {p.step:g}: {with_spread(p.mean, p.deviation, 3)}" for p in shown]
-        traces += [band(shown, group=group, style=style)] if banded else []
-        traces.append(trace([(p.step, p.mean) for p in shown], texts, group=group, style=style))
-        legend.append(Entry(group, label, style))
+        traces += [plots.band(shown, group=group, style=style)] if banded else []
+        traces.append(plots.trace([(p.step, p.mean) for p in shown], texts, group=group, style=style))
+        legend.append(plots.Entry(group, label, style))
         rows += [
             [label, f"{p.step:g}", str(p.runs), with_spread(p.mean, p.deviation, 3)] for p in thinned(points, ROWS)
         ]
     notes = [] if single else [f"Lines are means over runs{', bands one standard deviation' if banded else ''}."]
     in_lines = f"{counted(len(runs), 'run')} in {counted(len(groups), 'line')}"
-    return Plot(
+    return plots.Plot(
         key=quantity.key,
         title=quantity.title,
         unit=quantity.unit,
         summary=f"{quantity.title} over the training steps, {in_lines}.",
         traces=traces,
         layout={
-            "xaxis": axis("step", rangemode="tozero"),
+            "xaxis": plots.axis("step", rangemode="tozero"),
             "yaxis": {"type": "log", "dtick": "D2"} if quantity.log else {},
         },
         legend=legend if len(runs) > 1 else [],
-        table=Table(["Runs of", "Step", "Runs", quantity.unit], rows),
+        table=plots.Table(["Runs of", "Step", "Runs", quantity.unit], rows),
         notes=[*notes, POOLED_NOTE] if pooled else notes,
     )
 
 
-def epsilon_over_training(runs: list[Run]) -> Plot | None:
+def epsilon_over_training(runs: list[Run]) -> plots.Plot | None:
     """ε spent, one line per plan, against its target; and the planned ε if no run of the plan has finished.
 
     Runs with the same plan spend ε alike, so the one that went furthest represents them.
@@ -136,35 +123,35 @@ def epsilon_over_training(runs: list[Run]) -> Plot | None:
     furthest = [max(members, key=lambda run: run.curve("privacy/epsilon")[-1]) for members in groups.values()]
     shown = thinned(sorted(furthest, key=lambda run: run.target_epsilon or math.inf), MAX_SERIES)
     names = plan_names(shown)
-    traces: list[Trace] = []
+    traces: list[plots.Trace] = []
     legend, rows, computed = [], [], 0
     for index, (name, run) in enumerate(zip(names, shown, strict=True)):
-        group, style = f"s{index}", numbered(index)
+        group, style = f"s{index}", plots.numbered(index)
         points = run.curve("privacy/epsilon")
         traces += [_spending(thinned(points, POINTS), name, group, style), *_target(run, points[-1][0], group, style)]
         planned = planned_curve(run) if computed < MAX_PLANS and not run.finished else []
         if planned:
             computed += 1
-            traces.append(_spending(planned, f"{name}, planned", group, Style(style.faint(0.6), dash="dash")))
-        legend.append(Entry(group, name, style))
+            traces.append(_spending(planned, f"{name}, planned", group, plots.Style(style.faint(0.6), dash="dash")))
+        legend.append(plots.Entry(group, name, style))
         rows += [[name, f"{step:g}", rounded_up(value), _target_text(run)] for step, value in thinned(points, ROWS)]
     notes = ["Dotted lines are the targets, with a ring where the plan ends."]
     notes += ["Dashed lines are the planned ε of plans that no run has finished."] if computed else []
     notes += [f"{len(shown)} of {len(groups)} plans are shown."] if len(groups) > len(shown) else []
-    return Plot(
+    return plots.Plot(
         key="epsilon-steps",
         title="ε over training",
         unit="ε spent",
         summary=f"ε spent over the training steps against the target, {counted(len(shown), 'plan')}.",
         traces=traces,
-        layout={"xaxis": axis("step", rangemode="tozero"), "yaxis": {"rangemode": "tozero"}},
+        layout={"xaxis": plots.axis("step", rangemode="tozero"), "yaxis": {"rangemode": "tozero"}},
         legend=legend if len(runs) > 1 else [],
-        table=Table(["Plan", "Step", "ε spent", "Target"], rows),
+        table=plots.Table(["Plan", "Step", "ε spent", "Target"], rows),
         notes=notes,
     )
 
 
-def planned_curve(run: Run) -> list[Pair]:
+def planned_curve(run: Run) -> list[plots.Pair]:
     """ε at 21 steps as the accountant plans it; empty if the run did not record its noise."""
     sigma, rate, delta, steps = run.noise_multiplier, run.sample_rate, run.delta, run.planned_steps
     # PRV would take many times as long.
@@ -198,12 +185,12 @@ def _target_text(run: Run) -> str:
     return "none" if run.target_epsilon is None else f"{run.target_epsilon:g} after {run.planned_steps or '?'} steps"
 
 
-def _spending(points: list[Pair], name: str, group: str, style: Style) -> Trace:
+def _spending(points: list[plots.Pair], name: str, group: str, style: plots.Style) -> plots.Trace:
     texts = [f"{name}\nstep {step:g}: ε = {rounded_up(value)}" for step, value in points]
-    return trace(points, texts, group=group, style=style)
+    return plots.trace(points, texts, group=group, style=style)
 
 
-def _target(run: Run, last: float, group: str, style: Style) -> list[Trace]:
+def _target(run: Run, last: float, group: str, style: plots.Style) -> list[plots.Trace]:
     target = run.target_epsilon
     if target is None:
         return []
@@ -212,4 +199,4 @@ def _target(run: Run, last: float, group: str, style: Style) -> list[Trace]:
     marker = {"color": style.color, "symbol": "circle-open", "size": 9, "opacity": [0, 1]}
     line = {"color": style.color, "dash": "dot", "width": 1}
     texts = [f"target ε = {target:g}"] * 2
-    return [trace(ends, texts, group=group, style=style, mode="lines+markers", marker=marker, line=line)]
+    return [plots.trace(ends, texts, group=group, style=style, mode="lines+markers", marker=marker, line=line)]

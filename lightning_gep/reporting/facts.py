@@ -115,49 +115,46 @@ def not_covered(collection: Collection) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A cell as text, and as the number it sorts by; unknown numbers sort last."""
-
-    text: str
-    value: float | None = None
-
-    @property
-    def sorts_as(self) -> str:
-        """The number as JavaScript reads it, or nothing."""
-        return "" if self.value is None else "Infinity" if self.value == math.inf else repr(float(self.value))
-
-
-@dataclass(frozen=True)
 class Column:
-    """A column of the table of runs."""
+    """A column of the table of runs; columns with a `value` are numeric and sort by it."""
 
     key: str
     title: str
-    cell: Callable[[Run], Cell]
-    numeric: bool = True
+    text: Callable[[Run], str]
+    value: Callable[[Run], float | None] | None = None
+
+    def sorts_as(self, run: Run) -> str:
+        """The cell's value as JavaScript reads it; unknown numbers are empty and sort last."""
+        if self.value is None:
+            return self.text(run)
+        value = self.value(run)
+        return "" if value is None else "Infinity" if value == math.inf else repr(float(value))
 
 
-def _column(key: str, title: str, show: Callable[[float | None], str], value: Callable[[Run], float | None]) -> Column:
-    return Column(key, title, lambda run: Cell(show(value(run)), value(run)))
+def _number(key: str, title: str, show: Callable[[float | None], str], value: Callable[[Run], float | None]) -> Column:
+    return Column(key, title, lambda run: show(value(run)), value)
 
 
-def _steps(run: Run) -> Cell:
-    text = str(run.step) if run.planned_steps is None else f"{run.step} / {run.planned_steps}"
-    return Cell(NOTHING) if run.status in ("waiting", "unreadable") else Cell(text, run.step)
+def _steps(run: Run) -> float | None:
+    return None if run.status in ("waiting", "unreadable") else run.step
+
+
+def _steps_text(run: Run) -> str:
+    return NOTHING if _steps(run) is None else f"{run.step}" + (f" / {run.planned_steps}" if run.planned_steps else "")
 
 
 COLUMNS = [
-    Column("job", "Job", lambda run: Cell(run.job), numeric=False),
-    Column("status", "Status", lambda run: Cell(run.status), numeric=False),
-    Column("mechanism", "Mechanism", lambda run: Cell(mechanism_name(run.mechanism)), numeric=False),
-    _column("k", "k", short, lambda run: run.k),
-    Column("epsilon", "ε spent / target", lambda run: Cell(spent(run.epsilon, run.target_epsilon), run.epsilon)),
-    _column("delta", "δ", short, lambda run: run.delta),
-    _column("validation", "Validation", percent, lambda run: run.newest("val/accuracy")),
-    _column("test", "Test", percent, lambda run: run.newest("test/accuracy")),
-    Column("steps", "Steps", _steps),
-    _column("time", "Time", duration, lambda run: run.seconds or None),
-    _column("memory", "Memory", memory, peak),
+    Column("job", "Job", lambda run: run.job),
+    Column("status", "Status", lambda run: run.status),
+    Column("mechanism", "Mechanism", lambda run: mechanism_name(run.mechanism)),
+    _number("k", "k", short, lambda run: run.k),
+    Column("epsilon", "ε spent / target", lambda run: spent(run.epsilon, run.target_epsilon), lambda run: run.epsilon),
+    _number("delta", "δ", short, lambda run: run.delta),
+    _number("validation", "Validation", percent, lambda run: run.newest("val/accuracy")),
+    _number("test", "Test", percent, lambda run: run.newest("test/accuracy")),
+    Column("steps", "Steps", _steps_text, _steps),
+    _number("time", "Time", duration, lambda run: run.seconds or None),
+    _number("memory", "Memory", memory, peak),
 ]
 
 

@@ -154,7 +154,7 @@ def _published(data: str) -> list[list[str]]:
 
 
 def _cells(run: Run, best: bool) -> list[str]:
-    cells = {column.key: column.cell(run).text for column in COLUMNS}
+    cells = {column.key: column.text(run) for column in COLUMNS}
     cells["job"] += " (best by validation)" if best else ""
     cells["epsilon"] += " (not private)" if run.not_private else ""
     return list(cells.values())
