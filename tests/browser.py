@@ -85,7 +85,6 @@ def hover_a_point(page, selector):
           return [box.x + size.l + xaxis.d2p(x[1]), box.y + size.t + yaxis.d2p(y[1])];
         }"""
     )
-    page.mouse.move(place[0] - 3, place[1])
     page.mouse.move(*place)
     label = plot.locator(".hoverlayer .hovertext").first
     label.wait_for()

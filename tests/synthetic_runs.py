@@ -234,6 +234,8 @@ def sweep_card(runs, epsilon):
     """The totals of a sweep."""
     return {
         "format": 1,
+        "kind": "sweep",
+        "name": "digits sweep",
         "written": "2025-03-01T11:00:00Z",
         "status": "finished",
         "guarantee": {

@@ -197,7 +197,5 @@ def most_spent(runs: list[Run]) -> str:
 
 def _pooled(settings: Settings, pooled: bool) -> list[str]:
     differing = listed(settings.varying) or "other settings"
-    note = (
-        f"At most {MAX_SERIES} lines are drawn: runs that differ in {differing} share one, so the spread is not over "
-    )
-    return [f"{note}seeds alone."] if pooled else []
+    note = f"At most {MAX_SERIES} lines are drawn: runs that differ in {differing} share one, so the spread is "
+    return [f"{note}not over seeds alone."] if pooled else []

@@ -3,11 +3,12 @@
 import re
 from typing import Any
 
+from jinja2 import TemplateError
 from markupsafe import Markup
 
+from lightning_gep.privacy.card.page import card_css, card_html
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.accuracy import paper_rows
-from lightning_gep.reporting.card_view import card_html
 from lightning_gep.reporting.facts import (
     COLUMNS,
     best_run,
@@ -24,12 +25,13 @@ from lightning_gep.reporting.figures import sections
 from lightning_gep.reporting.pages import page, templates
 from lightning_gep.reporting.plots import Table
 from lightning_gep.reporting.published import RESULTS, remarks
-from lightning_gep.reporting.runs import Collection, Run, Sweep, inner
+from lightning_gep.reporting.runs import Card, Collection, Run, Sweep, inner
 from lightning_gep.reporting.text import counted, duration, mechanism_name, memory, percent, sentence, short, spent
 
 FILTERS: dict[str, Any] = {
     "epsilon": rounded_up,
     "short": short,
+    "statement": lambda card: inner(card, "guarantee", "statement") or "",
     "error_line": error_line,
     "search_words": lambda run: f"{run.job} {run.status} {mechanism_name(run.mechanism)} {run.error or ''}".lower(),
 }
@@ -61,7 +63,8 @@ def html_report(collection: Collection) -> str:
         statuses={run.status: run.status for run in runs},
         mechanisms={run.mechanism: mechanism_name(run.mechanism) for run in runs if run.mechanism},
         columns=COLUMNS,
-        card=lambda card: Markup(card_html(card)),
+        card=_card,
+        card_css=Markup(card_css()),
         no_card=_so_far(single) if single else "",
         sweeps=[(sweep, composition_sentence(_runs_of(sweep, runs))) for sweep in collection.sweeps],
         composition=composition_sentence(runs),
@@ -108,6 +111,14 @@ def plain(value: Any) -> str:
     line = re.sub(r"\s+", " ", str(value)).strip()
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|~])", r"\\\1", line)
+
+
+def _card(card: Card) -> Markup | None:
+    """The card as HTML, without a sweep's list of runs, which the report has itself; None if fields are missing."""
+    try:
+        return card_html({**card, "runs": None})
+    except (TemplateError, KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def _status(collection: Collection) -> str:

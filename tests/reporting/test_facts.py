@@ -1,50 +1,49 @@
 import math
 
+import pytest
+
 from lightning_gep.reporting.facts import (
+    COLUMNS,
     NOT_COVERED,
     best_run,
     best_sentences,
     composition_sentence,
+    error_line,
+    means,
     not_covered,
     not_private_sentence,
     progress,
 )
 from lightning_gep.reporting.runs import Collection, Run, load
+from lightning_gep.reporting.text import duration, listed, memory, percent, sentence, short, spent, with_spread
 from tests.synthetic_runs import hold, write_run, write_sweep
 
 
 def run(status="finished", validation=None, test=None, **more):
     metrics = {"val/accuracy": validation, "test/accuracy": test}
     known = {name: value for name, value in metrics.items() if value is not None}
-    return Run(
-        "job",
-        status,
-        metrics=known,
-        **{"epsilon": 2.0, "delta": 1e-5, "noise_multiplier": 1.0, "private": True, **more},
-    )
+    settings = {"epsilon": 2.0, "delta": 1e-5, "noise_multiplier": 1.0, "private": True, **more}
+    return Run("job", status, metrics=known, **settings)
 
 
-def test_progress_of_a_sweep_still_running(tmp_path):
+def cells(run):
+    return {column.key: column.text(run) for column in COLUMNS}
+
+
+def test_progress(tmp_path):
     jobs = write_sweep(tmp_path, states=["running"] + ["waiting"] * 5)
     with hold(tmp_path / jobs[0]):
         assert progress(load(tmp_path).runs) == "12 of 18 finished, 1 running, 5 waiting"
-
-
-def test_progress_of_one_run_and_of_unknown_states():
     assert progress([run("failed")]) == "failed"
     assert progress([run(), run("paused")]) == "1 of 2 finished, 1 paused"
 
 
-def test_the_best_run_is_chosen_by_validation_and_never_by_test():
-    by_validation, by_test = run(validation=0.9, test=0.5), run(validation=0.8, test=0.99)
-    assert best_run([by_test, by_validation]) is by_validation
-
-
-def test_runs_that_are_not_private_or_not_finished_are_not_best():
-    good = [run(validation=0.7), run(validation=0.6)]
+def test_the_best_run_is_private_finished_and_chosen_by_validation_accuracy():
+    by_validation, by_test = run(validation=0.7, test=0.5), run(validation=0.6, test=0.99)
     seeded, infinite = run(validation=0.9, private=False), run(validation=0.9, epsilon=math.inf)
-    assert best_run([seeded, infinite, run("running", validation=0.9), *good]) is good[0]
-    assert best_run([seeded, good[0]]) is None, "one run is no choice"
+    unfinished = run("running", validation=0.9)
+    assert best_run([seeded, infinite, unfinished, by_test, by_validation]) is by_validation
+    assert best_run([seeded, by_test]) is None, "one run is no choice"
 
 
 def test_choosing_cost_privacy_as_the_card_says(tmp_path):
@@ -56,17 +55,21 @@ def test_choosing_cost_privacy_as_the_card_says(tmp_path):
     assert "The 18 runs compose" in text
 
 
-def test_without_a_card_the_runs_are_added_up():
-    runs = [run(epsilon=1.5), run(epsilon=2.0001), run("failed", epsilon=0.5), run("waiting", epsilon=None)]
-    text = composition_sentence(runs)
-    assert "3 runs" in text
-    assert "ε = 4.001, δ = 3e-05" in text
-
-
-def test_what_cannot_be_added_up_is_not():
-    assert "unknown" in composition_sentence([run(), run("running", epsilon=None)])
-    assert "no finite ε" in composition_sentence([run(), run(private=False)])
-    assert "1 run " in composition_sentence([run(), run("failed", epsilon=None)]), "it failed before its first step"
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        (
+            [run(epsilon=1.5), run(epsilon=2.0001), run("failed", epsilon=0.5), run("waiting", epsilon=None)],
+            "basic composition of the 3 runs so far gives at most ε = 4.001, δ = 3e-05",
+        ),
+        ([run(), run("running", epsilon=None)], "unknown"),
+        ([run(), run(delta=None)], "unknown"),
+        ([run(), run(private=False)], "no finite ε"),
+        ([run(), run("failed", epsilon=None)], "1 run "),  # failed before its first step
+    ],
+)
+def test_without_a_card_costs_are_added_up_where_they_are_known(runs, said):
+    assert said in composition_sentence(runs)
 
 
 def test_runs_that_are_not_private_are_counted_by_reason():
@@ -80,3 +83,45 @@ def test_what_is_not_covered_is_as_the_cards_say(tmp_path):
     write_run(tmp_path / "one")
     assert "values logged as nonprivate/…" in not_covered(load(tmp_path))
     assert not_covered(Collection("x", [run()], [], [], [])) == NOT_COVERED
+
+
+def test_the_cells_of_a_run(tmp_path):
+    write_run(tmp_path / "one", epsilon=8.0, metrics={"val/accuracy": 0.9137, "test/accuracy": 0.9})
+    shown = cells(load(tmp_path / "one").single)
+    expected = "one finished GEP 100 7.999|/|8 0.0001 91.4|% 90.0|% 150|/|150 24.0|s 820|MB"
+    assert list(shown.values()) == [text.replace("|", " ") for text in expected.split()]
+
+
+def test_a_waiting_job_claims_nothing(tmp_path):
+    write_sweep(tmp_path, states=["waiting"])
+    waiting = load(tmp_path).runs[0]
+    shown = cells(waiting)
+    assert [shown[key] for key in ("validation", "test", "steps", "time", "memory", "delta")] == ["–"] * 6
+    assert shown["epsilon"] == "– / 2"
+    assert next(column for column in COLUMNS if column.key == "epsilon").sorts_as(waiting) == ""
+
+
+def test_means_over_seeds_by_hand():
+    known = {"mechanism": "gep", "target_epsilon": 2.0}
+    scores = [(0.8, 0.81), (0.84, None), (0.82, None)]
+    runs = [run("finished", *score, epsilon=1.9991, **known) for score in scores]
+    failed = run("failed", 0.1, epsilon=1.0, **known)
+    assert means([*runs, failed]).rows == [["GEP", "2", "2", "1e-5", "3", "82.00 ± 2.00", "81.00 (1 run)"]]
+
+
+def test_the_line_of_an_error_that_matters():
+    assert error_line("Traceback (most recent call last):\n  File x\nValueError: no\n") == "ValueError: no"
+    assert error_line("out of memory\nat step 3") == "out of memory"
+    assert len(error_line("x" * 500)) == 160
+    assert error_line("") == ""
+
+
+def test_numbers_and_sentences():
+    assert (percent(None), short(None), duration(None), memory(None)) == ("–",) * 4
+    assert (spent(7.9981, 8.0), spent(7.9981, None), spent(math.inf, None)) == ("7.999 / 8", "7.999", "∞")
+    assert [duration(s) for s in (9.87, 200, 3600, 7500)] == ["9.9 s", "3 min 20 s", "1 h 0 min", "2 h 5 min"]
+    assert (memory(540.2), memory(1536.0)) == ("540 MB", "1.54 GB")
+    assert (short(1e-5), short(0.0001), short(math.inf)) == ("1e-5", "0.0001", "∞")
+    assert (with_spread(91.25, 0.5, 2), with_spread(91.25, None, 2)) == ("91.25 ± 0.50", "91.25")
+    assert (listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])) == ("a", "a and b", "a, b and c")
+    assert (sentence("one\n two"), sentence("Done."), sentence("")) == ("one two.", "Done.", "")

@@ -90,7 +90,7 @@ def test_accuracy_against_k():
     (mean,) = means(plot)
     assert mean["x"] == [50.0, 100.0]
     assert mean["y"] == [86.0, 91.0]
-    assert plot.table.rows[0] == ["GEP, ε = 2", "50", "2", "86.00 ± 1.41"]
+    assert plot.table.rows[0] == ["GEP, ε = 2", "50", "2", "2", "86.00 ± 1.41"]
     assert against_k(runs[:2], Settings(runs[:2])) is None
 
 

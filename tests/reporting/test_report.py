@@ -1,28 +1,34 @@
+"""The report as HTML and as Markdown, and the machinery of pages."""
+
+import base64
+import hashlib
 import json
 import math
 import re
+import sys
 from html.parser import HTMLParser
 
 import pytest
 
-from lightning_gep.reporting.pages import source as resource
-from lightning_gep.reporting.report import html_report as page
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.reporting.pages import policy, script, source
+from lightning_gep.reporting.report import html_report, markdown_report, plain
 from lightning_gep.reporting.runs import load
 from tests.synthetic_runs import write_run, write_sweep
 
 ATTACK = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'"
-
-
 VOID = {"meta", "br", "wbr", "input", "img", "link"}
 
 
 class Outline(HTMLParser):
-    """Counts elements and attributes, checks that what opens also closes, and that ids are unique."""
+    """Lists elements, attributes and ids, and checks that every element is closed."""
 
     def __init__(self, text):
         super().__init__()
         self.open, self.tags, self.attributes, self.ids, self.text = [], [], [], [], []
-        self.feed(text)
+        # plotly.js is long and not of interest here.
+        self.feed(re.sub(r"<script>.*?</script>", "<script></script>", text, flags=re.DOTALL))
+        assert self.open == []
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
@@ -39,67 +45,61 @@ class Outline(HTMLParser):
             self.text.append(data)
 
 
-def outline(text):
-    # plotly.js is long and is not what is looked at here.
-    return Outline(re.sub(r"<script>.*?</script>", "<script></script>", text, flags=re.DOTALL))
-
-
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory):
-    """A sweep with markup wherever a text can come from disk."""
-    root = tmp_path_factory.mktemp("hostile")
-    write_sweep(root, seeds=(0,), name=ATTACK, nonprivate=True)
-    directory = write_run(
-        root / "bad", mechanism="gep", job=ATTACK, status="failed", error=ATTACK, overrides=[f"{ATTACK}=1"]
-    )
+def sweep(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("sweep")
+    write_sweep(directory, nonprivate=True)
+    return load(directory)
+
+
+def test_text_from_disk_is_text(tmp_path):
+    """Markup wherever a text can come from disk."""
+    write_sweep(tmp_path, seeds=(0,), name=ATTACK, nonprivate=True)
+    directory = write_run(tmp_path / "bad", job=ATTACK, status="failed", error=ATTACK, overrides=[f"{ATTACK}=1"])
     record = json.loads((directory / "run.json").read_text())
     record["config"]["data"]["_target_"] = record["config"]["mechanism"]["mechanism"] = ATTACK
     (directory / "run.json").write_text(json.dumps({**record, "status": f"finished {ATTACK}"}))
-    (root / "x<script>alert(1)<").mkdir()
-    (root / "x<script>alert(1)<" / "run.json").write_text("{")
+    (tmp_path / "x<script>alert(1)<").mkdir()
+    (tmp_path / "x<script>alert(1)<" / "run.json").write_text("{")
     card = {"guarantee": {"statement": ATTACK}, ATTACK: {ATTACK: ATTACK}, "not_covered": [ATTACK]}
-    (root / "privacy_card.json").write_text(json.dumps(card))
-    (directory / "checkpoints" / "privacy_card.json").write_text(json.dumps(card))
-    return page(load(root))
-
-
-def test_text_from_disk_is_text(hostile):
-    found = outline(hostile)
+    for path in (tmp_path / "privacy_card.json", directory / "checkpoints" / "privacy_card.json"):
+        path.write_text(json.dumps(card))
+    text = html_report(load(tmp_path))
+    found = Outline(text)
+    assert len(found.ids) == len(set(found.ids))
     assert "img" not in found.tags
     assert "onerror" not in found.attributes
-    assert hostile.count("<script") == 4, "three scripts and the data"
-    assert "<script>alert" not in hostile
-    assert "<img src=x onerror=alert(1)>" in "".join(found.text), "it is there to be read"
-
-
-def test_the_page_is_well_formed(tmp_path, hostile):
-    write_sweep(tmp_path, nonprivate=True, states=["waiting", "failed"])
-    for text in (hostile, page(load(tmp_path))):
-        found = outline(text)
-        assert found.open == []
-        assert len(found.ids) == len(set(found.ids))
+    assert text.count("<script") == 4, "three scripts and the data"
+    assert "<img src=x onerror=alert(1)>" in "".join(found.text), "it can be read"
 
 
 def test_one_run_shows_its_own_card(tmp_path):
     write_run(tmp_path / "one")
-    text = "".join(outline(page(load(tmp_path / "one"))).text)
-    assert "differentially private for adding or removing one training record" in text
+    text = "".join(Outline(html_report(load(tmp_path / "one"))).text)
+    assert "(ε = 7.999, δ = 0.0001)-differentially private for one training record" in text
     assert "Choosing it cost privacy" not in text
-    assert "filter-text" not in text
 
 
-def test_a_sweep_shows_its_card_and_marks_the_best(tmp_path):
-    write_sweep(tmp_path)
-    text = page(load(tmp_path))
+def test_a_damaged_card_is_shown_by_its_statement(tmp_path):
+    write_run(tmp_path / "one")
+    card = {"guarantee": {"statement": "It is private."}, "status": 3}
+    (tmp_path / "one" / "checkpoints" / "privacy_card.json").write_text(json.dumps(card))
+    assert "incomplete and cannot be shown. It is private." in html_report(load(tmp_path / "one"))
+
+
+def test_a_sweep_shows_its_card_and_marks_the_best(sweep):
+    text = html_report(sweep)
     assert text.count("best by validation</span>") == 1
     assert "All 18 models together" in text
     assert "Choosing it cost privacy" in text
     assert len(re.findall("<template", text)) == 18
+    plots = re.findall(r'<div id="plot-[a-z-]+" class="drawing" role="group" aria-label="[^"]{20,}"', text)
+    assert len(plots) == text.count("<summary>Data of this plot</summary>") == 9
 
 
 def test_a_sweep_still_running_says_how_far_it_is(tmp_path):
     write_sweep(tmp_path, states=["waiting", "waiting", "failed"])
-    text = page(load(tmp_path))
+    text = html_report(load(tmp_path))
     assert "15 of 18 finished, 2 waiting, 1 failed" in text
     assert "RuntimeError: out of memory" in text
     assert "basic composition" in text
@@ -108,9 +108,8 @@ def test_a_sweep_still_running_says_how_far_it_is(tmp_path):
 def test_what_is_not_private_is_marked(tmp_path):
     write_run(tmp_path / "infinite", epsilon=math.inf, nonprivate=True)
     write_run(tmp_path / "seeded", private=False)
-    text = page(load(tmp_path))
+    text = html_report(load(tmp_path))
     assert "Not private: 1 run without noise (ε = ∞) and 1 run whose sampling" in text
-    assert 'class="hatched"' in text
     assert text.count('<br><span class="mark warn">not private</span>') == 2
 
 
@@ -118,41 +117,96 @@ def test_nonprivate_values_are_shown_only_as_such(tmp_path):
     write_run(tmp_path / "one", nonprivate=True)
     path = tmp_path / "one" / "metrics" / "metrics.csv"
     path.write_text(path.read_text().replace("nonprivate/gradient_norm", "nonprivate/unheard_of"))
-    text = re.sub(r"<script>.*?</script>", "", page(load(tmp_path)), flags=re.DOTALL)
+    text = re.sub(r"<script>.*?</script>", "", html_report(load(tmp_path)), flags=re.DOTALL)
     assert "unheard" not in text
     before, inside = text.split('<section id="nonprivate" class="hatched">')
     assert "Projection error" not in before
     assert inside.split("</section>")[0].count("not private</span>") == 1 + 3
 
 
-def test_every_plot_has_a_name_a_summary_and_its_numbers(tmp_path):
-    write_sweep(tmp_path, nonprivate=True)
-    text = page(load(tmp_path))
-    plots = re.findall(r'<div id="plot-[a-z-]+" class="drawing" role="group" aria-label="[^"]{20,}"', text)
-    assert len(plots) == 9
-    assert text.count("<summary>Data of this plot</summary>") == 9
-
-
 @pytest.mark.parametrize("theme", ["light", "dark", "print"])
-def test_colours_have_enough_contrast(theme):
-    blocks = re.findall(r"\{([^{}]*--page:[^{}]*)\}", resource("page.css"))
+def test_colors_have_enough_contrast(theme):
+    blocks = re.findall(r"\{([^{}]*--page:[^{}]*)\}", source("page.css"))
     assert blocks[1].split() == blocks[2].split(), "dark by the system and dark by the button"
     found = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", blocks[{"light": 0, "dark": 1, "print": 3}[theme]]))
-    colour = {name: luminance(value) for name, value in found.items()}
+    color = {name: luminance(value) for name, value in found.items()}
     for name in ("text", "quiet", "link"):
-        assert contrast(colour[name], colour["page"]) >= 4.5, name
-        assert contrast(colour[name], colour["panel"]) >= 4.5, name
+        assert contrast(color[name], color["page"]) >= 4.5, name
+        assert contrast(color[name], color["panel"]) >= 4.5, name
     for name in ("warn", "good"):
-        assert contrast(colour[name], colour[f"{name}-back"]) >= 4.5, name
+        assert contrast(color[name], color[f"{name}-back"]) >= 4.5, name
     for name in ("muted", *(f"series-{number}" for number in range(1, 7))):
-        assert contrast(colour[name], colour["panel"]) >= 3, name
+        assert contrast(color[name], color["panel"]) >= 3, name
 
 
-def luminance(colour):
-    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+def luminance(color):
+    channels = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(one, other):
     return (max(one, other) + 0.05) / (min(one, other) + 0.05)
+
+
+def test_the_policy_allows_the_scripts_of_the_page_and_no_other():
+    text = script("const x = '</script>';\r\n")
+    assert "</script" not in text
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    assert f"default-src 'none'; script-src 'sha256-{digest}';" in policy([text])
+    assert not re.search(r"https?:|\*|script-src[^;]*unsafe", policy([text]))
+    for name in ("base.html", "parts.html", "report.html", "plan.html", "page.css", "page.js", "theme.js"):
+        assert not re.search(r"https?://|@import|url\(", source(name)), name
+
+
+def test_without_plotly_the_page_names_the_extra_and_markdown_works(sweep, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "plotly"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'lightning-gep\[report\]'"):
+        html_report(sweep)
+    assert markdown_report(sweep).startswith("# digits sweep\n")
+
+
+def tables(text):
+    """The cells of every Markdown table."""
+    blocks = re.findall(r"(?:^\|.*\|\n?)+", text, flags=re.MULTILINE)
+    return [[re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()] for block in blocks]
+
+
+def test_markdown_of_a_sweep(sweep):
+    text = markdown_report(sweep)
+    means, runs = tables(text)
+    assert (len(means), len(runs)) == (2 + 6, 2 + 18)
+    assert all(len({len(row) for row in table}) == 1 for table in (means, runs))
+    assert re.fullmatch(r" \d\d\.\d\d ± \d\.\d\d ", means[2][-1])
+    for said in ("18 of 18 finished.", "All 18 models together", "Choosing it cost privacy", "\n- validation and test"):
+        assert said in text
+    assert text.count("(best by validation)") == 1
+    assert "nonprivate/gradient" not in text, "values that are not private are left out"
+
+
+def test_markdown_of_one_run(tmp_path):
+    write_run(tmp_path / "one", data="x.SVHN")
+    text = markdown_report(load(tmp_path / "one"))
+    assert "# one\n\nFinished. Data: SVHN." in text
+    assert "differentially private for adding or removing one training record" in text
+    assert "| GEP, paper | 8 claimed | 18.44 (PLD) | 95.1 |" in text
+
+
+def test_markdown_names_errors_warnings_and_what_is_not_private(tmp_path):
+    write_run(tmp_path / "infinite", epsilon=math.inf)
+    write_run(tmp_path / "failed", job="a | b\n| <img src=x>", status="failed", error="x | <script>\n\n# title")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "run.json").write_text("{")
+    text = markdown_report(load(tmp_path))
+    for said in (
+        "**Warning:**",
+        "x \\| &lt;script&gt;",
+        "∞ (not private)",
+        "**Not private: 1 run without noise (ε = ∞).**",
+    ):
+        assert said in text
+    assert "<" not in text
+    assert all(len({len(row) for row in table}) == 1 for table in tables(text))
+    assert plain("a|b\n[x](javascript:y) `c` *d* _e_ \\") == "a\\|b \\[x\\](javascript:y) \\`c\\` \\*d\\* \\_e\\_ \\\\"
