@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from lightning_gep.cli.summary import short_path
+from lightning_gep.cli.console import short_path
 from lightning_gep.errors import ConfigurationError
 from recipes.measured.__main__ import measure_missing
 from recipes.page import PAGE, write_page

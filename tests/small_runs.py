@@ -57,7 +57,7 @@ def start_here(arguments, log):
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
         config = compose("train", [*overrides, f"output_dir={quoted(str(log.parent))}"])
     try:
-        single_job(config)
+        single_job(config, [])
     except SystemExit as end:
         return Ended(end.code)
     except Exception:

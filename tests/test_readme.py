@@ -84,9 +84,7 @@ def test_accuracies_are_those_of_the_results():
     (row,) = [line for line in rows if line.startswith("| `experiment=mnist_best`")]
     assert row.endswith(f" | {ours} |")
     words = " ".join(README.split())
-    larger = {
-        name: percent(MNIST_LARGER_EPSILON, name) for name in ("gep_eps5", "gep_eps8", "gp_eps5", "gp_eps8")
-    }
+    larger = {name: percent(MNIST_LARGER_EPSILON, name) for name in ("gep_eps5", "gep_eps8", "gp_eps5", "gp_eps8")}
     assert "GEP {gep_eps5} and {gep_eps8} %, GP {gp_eps5} and {gp_eps8} %".format(**larger) in words
     names = {"gp": "mnist_gp_eps2_threshold_alone", "gep": "mnist_gep_eps2_thresholds_alone"}
     alone = {mechanism: percent(THRESHOLDS, name) for mechanism, name in names.items()}

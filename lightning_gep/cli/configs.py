@@ -1,18 +1,19 @@
-"""Where the configuration files are, and which keys they may have."""
+"""Where the configuration files are, which keys they may have, and how sweeps and their jobs are named."""
 
-from collections.abc import Iterable
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 import lightning_gep
-from lightning_gep.cli.names import sweep_name
 from lightning_gep.errors import ConfigurationError
 
 GROUPS = ["data", "aux", "model", "optimizer", "scheduler", "mechanism", "privacy", "trainer", "callbacks", "logger"]
 KEYS = {*GROUPS, "seed", "threads", "output_dir", "sweep", "draw"}
-
-OmegaConf.register_new_resolver("sweep_name", sweep_name, replace=True)
+LONGEST_NAME = 150
+"""Characters; file systems allow 255 bytes."""
 
 
 def config_directory() -> Path:
@@ -23,10 +24,10 @@ def config_directory() -> Path:
 
 
 def check_keys(keys: Iterable[object]) -> None:
-    """Raises ConfigurationError for a key at the top that nothing reads.
+    """Raises ConfigurationError for a top-level key that nothing reads.
 
-    Hydra refuses a misspelt key on the command line, but takes any from a file: an experiment file with `privcy:` for
-    `privacy:` would train at the default ε.
+    Hydra refuses a misspelt key on the command line, but accepts any key from a file: an experiment file with `privcy:`
+    instead of `privacy:` would train at the default ε.
     """
     unknown = sorted(str(key) for key in keys if key not in KEYS)
     if unknown:
@@ -34,3 +35,29 @@ def check_keys(keys: Iterable[object]) -> None:
             f"The configuration has an unknown key {unknown[0]!r}. Remove it, or spell it as one of "
             f"{', '.join(sorted(KEYS))}."
         )
+
+
+def job_name(overrides: Sequence[str]) -> str:
+    """The overrides of a job as the name of its directory: `mechanism.k=100,seed=0`."""
+    parts = sorted(overrides)
+    text = ",".join(parts)
+    name = re.sub(r"[^\w.,=+-]", "_", text) or "default"
+    # A name with replaced characters, or one that is cut, may not be unique.
+    unique = (name == text or not parts) and len(name) <= LONGEST_NAME
+    return name if unique else f"{name[:LONGEST_NAME]}-{_digest(parts)}"
+
+
+def sweep_name(given: str | None, overrides: Sequence[str]) -> str:
+    """The name given, or one made of the keys that are swept: the same command always has the same name."""
+    if given is not None:
+        return given
+    swept = [override.split("=", 1)[0].lstrip("+~").rsplit(".", 1)[-1] for override in overrides if "," in override]
+    name = re.sub(r"[^\w-]", "_", "-".join(sorted(swept)))[:60] or "sweep"
+    return f"{name}-{_digest(sorted(overrides))}"
+
+
+def _digest(parts: Sequence[str]) -> str:
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=4).hexdigest()
+
+
+OmegaConf.register_new_resolver("sweep_name", sweep_name, replace=True)

@@ -1,6 +1,7 @@
 """Everything that reaches into Hydra's private modules, and why.
 
 - `BasicSweeper`: Hydra's grid of overrides. Its grammar (`range(…)`, `choice(…)`, quotes) has no public function.
+- `JoblibLauncher.joblib`: the arguments of joblib, to limit the number of workers.
 - `Plugins.instance()`: a launcher that is not installed is a bare import error unless it is looked up first.
 - A module made at run time below `hydra_plugins`: Hydra takes plugins only from that namespace. Files installed there
   would be imported at every start of every Hydra program on the machine; this module is seen by gep-train alone.
@@ -12,6 +13,7 @@ all; no job runs with other settings than asked for. `hydra-core` is therefore p
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 from hydra._internal.core_plugins import basic_sweeper
 from hydra.core.override_parser.types import Override
@@ -33,6 +35,13 @@ def combinations_of(overrides: Sequence[Override]) -> list[list[str]]:
 def is_installed(launcher: str) -> bool:
     """Whether Hydra found the plugin of that class name."""
     return launcher in Plugins.instance().class_name_to_class
+
+
+def limit_workers(launcher: Any, jobs: int) -> None:
+    """No more joblib workers than jobs: Ctrl-C would end an idle worker, and joblib would then kill the others, too."""
+    from joblib import effective_n_jobs  # type: ignore[import-untyped]
+
+    launcher.joblib["n_jobs"] = max(1, min(effective_n_jobs(launcher.joblib["n_jobs"]), jobs))
 
 
 def register(*sweepers: type[basic_sweeper.BasicSweeper]) -> None:

@@ -1,4 +1,4 @@
-"""One training job, from its configuration to its record; started again, it goes on where it stopped."""
+"""One training job, from its configuration to its record; started again, it continues where it stopped."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
 from lightning_gep.arguments import positive_integer
-from lightning_gep.cli.configs import check_keys
+from lightning_gep.cli.configs import check_keys, job_name
 from lightning_gep.cli.failures import in_a_line
-from lightning_gep.cli.names import job_name
 from lightning_gep.cli.progress import JobProgress, last_checkpoint, note_progress
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.loggers.wandb import finish_runs, log_card, log_summary
@@ -24,34 +23,33 @@ from lightning_gep.reporting.records import NO_PRIVACY, RunRecord, keep_earlier_
 from lightning_gep.strategy.callbacks import PrivacyBudget, PrivacyMonitor
 from lightning_gep.strategy.strategy import GEPStrategy
 
-FREE_TO_CHANGE = {"output_dir", "threads", "logger", "callbacks", "sweep"}
-"""What may differ when a job is continued: where things go and what is shown."""
-MAY_DIFFER = {"default_root_dir", "dirpath", "save_dir", "cache_directory", "download", "trust_checkpoint"}
-"""The same, of single settings wherever they are."""
+GROUPS_THAT_MAY_DIFFER = {"output_dir", "threads", "logger", "callbacks", "sweep"}
+KEYS_THAT_MAY_DIFFER = {"default_root_dir", "dirpath", "save_dir", "cache_directory", "download", "trust_checkpoint"}
+"""When a job is continued: where files are, and what is displayed."""
 
 
 def train(config: DictConfig, overrides: Sequence[str] = ()) -> RunRecord:
-    """Train and test, and keep the job's record; the seed decides the initial weights and nothing privacy rests on.
+    """Train and test, and keep the job's record. The seed decides the initial weights and nothing privacy rests on.
 
-    A finished job is not run again: its record is returned. One that was cut off continues from its last checkpoint,
-    on new draws and with its ledger; whatever ends it is in the record before it is raised.
+    A finished job is not run again: its record is returned. An interrupted one continues from its last checkpoint, on
+    new draws and with its ledger. An error is in the record before it is raised.
     """
     directory = Path(config.output_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    with clean_environment(), locked(directory) if rank_zero_only.rank == 0 else nullcontext():  # type: ignore[attr-defined]
+    is_first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
+    with clean_environment(), locked(directory) if is_first else nullcontext():
         record = _begin(directory, config, overrides)
         if record.status == "finished":
             return record
         try:
             _train(config, record, directory)
+            record.status = "finished"
         except BaseException as error:
             stopped = isinstance(error, KeyboardInterrupt | SystemExit)
             record.status, record.error = "interrupted" if stopped else "failed", in_a_line(error, config)
             raise
-        else:
-            record.status = "finished"
         finally:
-            if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+            if is_first:
                 record.write(directory)
     return record
 
@@ -59,38 +57,53 @@ def train(config: DictConfig, overrides: Sequence[str] = ()) -> RunRecord:
 def make_trainer(config: DictConfig, *callbacks: Any) -> Trainer:
     """The trainer with its strategy, callbacks and loggers; `mechanism=none` is Lightning's own, without privacy."""
     shared = [*_each(config, "callbacks"), *callbacks]
+    strategy: Any = "auto"
     if config.mechanism.mechanism == NO_PRIVACY:
-        strategy: Any = "auto"
         shared = [callback for callback in shared if not isinstance(callback, PrivacyMonitor | PrivacyBudget)]
     else:
-        # Finished objects go to the trainer itself: passed through `instantiate` they would be copied.
         strategy = instantiate(config.mechanism, **config.privacy)
     if isinstance(strategy, GEPStrategy):
-        # A launcher's worker has another main program, which must not be what further processes are started with.
+        # The main program of a launcher's worker is the launcher's; child processes must run gep-train.
         strategy.child_command = ["-m", "lightning_gep.cli.train"]
+    # Objects are passed to the trainer itself: `instantiate` would copy them.
     trainer: Trainer = instantiate(config.trainer)(
         strategy=strategy, callbacks=shared, logger=_each(config, "logger") or False
     )
     return trainer
 
 
+def changed_settings(before: Any, now: Any, key: str = "") -> list[str]:
+    """The settings that differ and must not when a job is continued, each with both values.
+
+    Classes are compared by their bare names: moving a module does not change what a job does.
+    """
+    if isinstance(before, dict) and isinstance(now, dict):
+        may_differ = KEYS_THAT_MAY_DIFFER if key else KEYS_THAT_MAY_DIFFER | GROUPS_THAT_MAY_DIFFER
+        return [
+            line
+            for name in dict.fromkeys([*before, *now])
+            if name not in may_differ
+            for line in changed_settings(before.get(name), now.get(name), f"{key}.{name}".lstrip("."))
+        ]
+    if key.endswith("_target_"):
+        before, now = (str(value).rpartition(".")[2] for value in (before, now))
+    return [] if before == now else [f"{key}: {before} → {now}"]
+
+
 def _begin(directory: Path, config: DictConfig, overrides: Sequence[str]) -> RunRecord:
-    """The record of the job: a new one, or that of the attempts before this one."""
-    settings = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(settings, dict)
-    before = RunRecord.read(directory)
+    """The record of the job: a new one, or one that continues an earlier attempt."""
+    settings: Any = OmegaConf.to_container(config, resolve=True)
     name = directory.name if config.sweep else job_name(overrides)
-    record = RunRecord(name, overrides=list(overrides), config=settings)  # type: ignore[arg-type]
+    record = RunRecord(name, overrides=list(overrides), config=settings)
+    before = RunRecord.read(directory)
     if before is None:
         return record
-    changed = _changed(_lasting(before.config), _lasting(settings))
+    changed = changed_settings(before.config, settings)
     if changed:
         before.status, before.error = (
             "failed",
-            (
-                f"{directory.name} holds a run with other settings ({'; '.join(changed)}). Continue it with its own "
-                "settings, or choose another directory (hydra.run.dir=..., for a sweep sweep=<name>)."
-            ),
+            f"{directory.name} holds a run with other settings ({'; '.join(changed)}). Continue it with its own "
+            "settings, or choose another directory (hydra.run.dir=..., for a sweep sweep=<name>).",
         )
         before.write(directory)
         raise ConfigurationError(before.error)
@@ -112,6 +125,7 @@ def _train(config: DictConfig, record: RunRecord, directory: Path) -> None:
     if trainer.is_global_zero:
         keep_earlier_metrics(directory)
         record.write(directory)
+    failed = True
     try:
         for logger in trainer.loggers:
             logger.log_hyperparams(record.config)
@@ -131,10 +145,9 @@ def _train(config: DictConfig, record: RunRecord, directory: Path) -> None:
             test_accuracy=record.metrics.get("test/accuracy"),
             seconds=record.seconds,
         )
-    except BaseException:
-        finish_runs(trainer.loggers, failed=True)
-        raise
-    finish_runs(trainer.loggers, failed=False)
+        failed = False
+    finally:
+        finish_runs(trainer.loggers, failed=failed)
     if isinstance(trainer.strategy, GEPStrategy):
         trainer.strategy.wait_for_children()
 
@@ -144,16 +157,16 @@ def _check_nothing_released(directory: Path, checkpoint: Path | None) -> None:
     for path in sorted((directory / "privacy").glob("*.ledger")):
         content = ledger.read_or_none(path)
         if content is not None and content.count > 0:
+            missing = "" if checkpoint is None else f" ({checkpoint.name} is missing from {checkpoint.parent.name})"
             raise ConfigurationError(
                 f"{directory.name} holds a run that made {content.count} steps, but no checkpoint to continue from"
-                + (f" ({checkpoint.name} is missing from {checkpoint.parent.name})" if checkpoint is not None else "")
-                + ". What it released is spent: restore the checkpoint, or choose another directory."
+                f"{missing}. The budget of these steps is spent: restore the checkpoint, or choose another directory."
             )
 
 
 @contextmanager
 def clean_environment() -> Iterator[None]:
-    """Afterwards the environment and torch's process group are as before: the next job is not part of this one.
+    """Afterwards the environment and torch's process group are as before, so that the next job starts clean.
 
     Lightning leaves the address and rank of the processes it starts in the environment. A second job in the same
     process would take itself for one of them, and train at the settings of the first.
@@ -170,22 +183,5 @@ def clean_environment() -> Iterator[None]:
 
 
 def _each(config: DictConfig, group: str) -> list[Any]:
-    """Everything a group lists by name; a group may list nothing."""
+    """Every object of a group that lists objects by name; the group may be empty."""
     return [instantiate(entry) for entry in (OmegaConf.select(config, group) or {}).values()]
-
-
-def _lasting(settings: dict[Any, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key not in FREE_TO_CHANGE}
-
-
-def _changed(before: Any, now: Any, key: str = "") -> list[str]:
-    """The keys whose values differ, with both values."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        names = list(dict.fromkeys([*before, *now]))
-        return [
-            line
-            for name in names
-            for line in _changed(before.get(name), now.get(name), f"{key}.{name}" if key else str(name))
-            if name not in MAY_DIFFER
-        ]
-    return [] if before == now else [f"{key}: {before} → {now}"]

@@ -1,34 +1,39 @@
 """`gep-train`: train a model with differential privacy as the configuration in `conf/` says, once or in a sweep.
 
-Exit codes: 0 all is well, 1 a job failed, 2 a setting cannot work (nothing was trained), 130 interrupted.
+Exit codes: 0 success, 1 a job failed, 2 a setting cannot work (nothing was trained), 130 interrupted.
 """
 
 import os
 import sys
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig
-from rich.console import Console
+from lightning_gep.errors import missing_extra
 
-from lightning_gep.cli.configs import config_directory
-from lightning_gep.cli.console import output_into
-from lightning_gep.cli.failures import in_a_line, is_a_setting
-from lightning_gep.cli.summary import summary_table
-from lightning_gep.cli.sweep import JobsFailed, register_sweepers
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 begun = False
-"""Whether a job has begun: whatever goes wrong before it is a matter of settings."""
+"""Whether a job has begun: an error before that is about settings."""
 
 
 def main() -> None:
     """The console command."""
+    if find_spec("hydra") is None or find_spec("rich") is None:
+        print(f"gep-train: {missing_extra('cli', 'gep-train')}", file=sys.stderr)
+        raise SystemExit(2)
+    import hydra
+
+    from lightning_gep.cli.configs import config_directory
+    from lightning_gep.cli.interrupts import sigterm_as_ctrl_c
+    from lightning_gep.cli.sweep import JobsFailed, register_sweepers
+
     register_sweepers()
     try:
-        app()
+        with sigterm_as_ctrl_c():
+            hydra.main(version_base="1.3", config_path=str(config_directory()), config_name="train")(run_job)()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except JobsFailed:
@@ -39,24 +44,31 @@ def main() -> None:
         raise
 
 
-@hydra.main(version_base="1.3", config_path=str(config_directory()), config_name="train")
-def app(config: DictConfig) -> None:
+def run_job(config: "DictConfig") -> None:
     """One job, alone or as part of a sweep."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
     global begun
     begun = True
-    if HydraConfig.get().mode == RunMode.MULTIRUN:
-        job_of_a_sweep(config)
+    job = HydraConfig.get()
+    if job.mode == RunMode.MULTIRUN:
+        job_of_a_sweep(config, list(job.overrides.task), in_worker="Joblib" in job.launcher._target_)
     else:
-        single_job(config)
+        single_job(config, list(job.overrides.task))
 
 
-def single_job(config: DictConfig) -> None:
+def single_job(config: "DictConfig", overrides: list[str]) -> None:
     """Train, test and print a summary; a setting that cannot work is one line on stderr and exit code 2."""
     # Lightning takes seconds to import: a misspelt key and --help should not wait for it.
+    from rich.console import Console
+
+    from lightning_gep.cli.console import summary_table
+    from lightning_gep.cli.failures import in_a_line, is_a_setting
     from lightning_gep.cli.job import train
 
     try:
-        record = train(config, _overrides())
+        record = train(config, overrides)
     except Exception as error:
         if not is_a_setting(error):
             raise
@@ -66,19 +78,19 @@ def single_job(config: DictConfig) -> None:
         Console().print(summary_table(record, Path(config.output_dir)))
 
 
-def job_of_a_sweep(config: DictConfig) -> None:
-    """Train and test with all output in the job's own file; what goes wrong is in its record, and the sweep goes on."""
-    with output_into(Path(config.output_dir) / "console.log"):
+def job_of_a_sweep(config: "DictConfig", overrides: list[str], *, in_worker: bool) -> None:
+    """Train and test with all output in the job's own file; an error is in its record, and the sweep continues."""
+    from lightning_gep.cli.console import output_into
+    from lightning_gep.cli.interrupts import job_in_worker
+
+    with output_into(Path(config.output_dir) / "console.log"), job_in_worker(in_worker) as may_start:
         from lightning_gep.cli.job import train
 
         try:
-            train(config, _overrides())
+            if may_start:
+                train(config, overrides)
         except Exception:
             traceback.print_exc()
-
-
-def _overrides() -> list[str]:
-    return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
 
 
 if __name__ == "__main__":

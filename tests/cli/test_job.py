@@ -8,9 +8,9 @@ from hydra.utils import instantiate
 from lightning.pytorch import Trainer, seed_everything
 
 from lightning_gep.cli.configs import config_directory
-from lightning_gep.cli.job import _changed, clean_environment, train
+from lightning_gep.cli.console import summary_rows
+from lightning_gep.cli.job import changed_settings, clean_environment, train
 from lightning_gep.cli.progress import JobProgress
-from lightning_gep.cli.summary import summary_rows
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy import ledger
 from lightning_gep.reporting.records import RunRecord, is_locked, locked, read_metrics
@@ -58,20 +58,22 @@ def test_a_finished_job_is_not_run_again(tmp_path):
     assert ledger_count(tmp_path) == STEPS
 
 
-@pytest.mark.parametrize("steps", [3, 12])
-def test_a_job_that_was_cut_off_goes_on_with_its_ledger(steps, tmp_path, monkeypatch):
-    """Also before its first regular checkpoint: the steps that were lost are counted, and shorten the run."""
+@pytest.mark.parametrize(("steps", "error"), [(3, RuntimeError), (12, RuntimeError), (12, KeyboardInterrupt)])
+def test_a_job_that_was_cut_off_continues_with_its_ledger(steps, error, tmp_path, monkeypatch):
+    """Also before its first regular checkpoint: lost steps are counted, and shorten the run. Ctrl-C loses none."""
     with monkeypatch.context() as context:
-        stop_after(steps, context)
-        with pytest.raises(SystemExit):
+        stop_after(steps, context, error)
+        with pytest.raises((SystemExit, RuntimeError)):
             train(composed(tmp_path))
     cut = RunRecord.read(tmp_path)
-    assert (cut.status, cut.attempts, cut.step) == ("interrupted", 1, steps)
+    interrupted = error is KeyboardInterrupt
+    assert (cut.status, cut.attempts, cut.step) == ("interrupted" if interrupted else "failed", 1, steps)
+    assert interrupted or cut.error == "RuntimeError: stopped here"
     assert not is_locked(tmp_path)
     assert ledger_count(tmp_path) == steps
     record = train(composed(tmp_path))
-    kept = steps - steps % STEPS_AN_EPOCH
-    assert (record.status, record.attempts) == ("finished", 2)
+    kept = steps if interrupted else steps - steps % STEPS_AN_EPOCH
+    assert (record.status, record.error, record.attempts) == ("finished", None, 2)
     assert record.step == STEPS - (steps - kept)
     assert record.privacy["steps"] == STEPS == ledger_count(tmp_path)
     assert record.privacy["epsilon"] <= 8.0
@@ -80,17 +82,6 @@ def test_a_job_that_was_cut_off_goes_on_with_its_ledger(steps, tmp_path, monkeyp
     logged = [row["step"] for row in read_metrics(tmp_path)]
     assert logged == sorted(logged)
     assert (tmp_path / "metrics" / "metrics-1.csv").exists() == (steps > STEPS_AN_EPOCH)
-
-
-def test_a_job_that_fails_says_why_and_can_be_tried_again(tmp_path, monkeypatch):
-    with monkeypatch.context() as context:
-        stop_after(7, context, RuntimeError)
-        with pytest.raises(RuntimeError, match="stopped here"):
-            train(composed(tmp_path))
-    failed = RunRecord.read(tmp_path)
-    assert (failed.status, failed.error) == ("failed", "RuntimeError: stopped here")
-    record = train(composed(tmp_path))
-    assert (record.status, record.error, record.attempts) == ("finished", None, 2)
 
 
 def test_other_settings_in_the_same_directory_are_refused_and_lose_nothing(tmp_path):
@@ -106,7 +97,7 @@ def test_other_settings_in_the_same_directory_are_refused_and_lose_nothing(tmp_p
 def test_where_copies_of_the_data_are_kept_may_change():
     before = {"data": {"directory": "data", "cache_directory": "data/cache", "download": True}}
     now = {"data": {"directory": "other", "cache_directory": "elsewhere", "download": False}}
-    assert _changed(before, now) == ["data.directory: data → other"]
+    assert changed_settings(before, now) == ["data.directory: data → other"]
 
 
 def test_two_processes_do_not_train_in_one_directory(tmp_path):

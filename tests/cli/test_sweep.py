@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from lightning_gep.cli.sweep import RepeatAndSelectSweeper, best_by_validation, check_stays_here
-from lightning_gep.cli.sweep_cards import write_sweep_cards
+from lightning_gep.cli.sweep_cost import write_sweep_cards
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy import ledger
 from lightning_gep.privacy.card.sentences import headline
@@ -140,7 +140,7 @@ def test_a_random_number_of_runs_is_drawn_once_and_costs_less_than_all_of_them(t
     assert selection["rule"] == "repeat_and_select"
     assert 8.0 < selection["epsilon"] < 100.0
     assert "Selected by validation accuracy" in result.stdout
-    assert "Only the selected run and its card may leave" in result.stdout
+    assert "Publish only the selected run and its card" in result.stdout
 
     assert sweep(tmp_path, *overrides).returncode == 0
     assert SweepRecord.read(directory).repetitions["drawn"] == drawn
@@ -156,10 +156,11 @@ def test_a_random_number_of_runs_is_drawn_once_and_costs_less_than_all_of_them(t
 
 def test_nothing_is_selected_before_all_runs_that_were_drawn_are_finished(tmp_path):
     sweeper = RepeatAndSelectSweeper(None, 2.0, "geometric")
+    sweeper.config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
     done, going = RunRecord("a", "finished", metrics={"val/accuracy": 0.9}), RunRecord("b", "interrupted")
-    assert "Selected" in " ".join(sweeper.closing_words(tmp_path, [done, done]))
+    assert "Selected" in " ".join(sweeper.closing_words([done, done]))
     for other in (going, None):
-        assert "Nothing is selected" in " ".join(sweeper.closing_words(tmp_path, [done, other]))
+        assert "No run is selected" in " ".join(sweeper.closing_words([done, other]))
 
 
 def test_runs_that_must_stay_secret_are_not_sent_away():
@@ -207,7 +208,7 @@ def test_a_launcher_that_is_not_installed_is_named_with_what_to_install(tmp_path
     (hidden / "__init__.py").write_text("")  # found first, and empty
     result = sweep(tmp_path, "seed=0,1", "hydra/launcher=parallel", PYTHONPATH=str(tmp_path / "hidden"))
     assert result.returncode == 2
-    assert "hydra/launcher=parallel is not installed. Use pip install 'lightning-gep[joblib]'" in result.stderr
+    assert "pip install 'lightning-gep[joblib]'" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -8,8 +8,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from lightning_gep.cli.configs import config_directory
+from lightning_gep.cli.console import summary_rows
 from lightning_gep.cli.job import train
-from lightning_gep.cli.summary import summary_rows
 from lightning_gep.cli.train import single_job
 from lightning_gep.reporting.records import RunRecord
 
@@ -77,7 +77,7 @@ def test_the_default_job_learns(tmp_path):
 )
 def test_a_value_that_cannot_work_is_one_line_with_its_key_and_exit_code_2(override, message, key, tmp_path, capsys):
     with pytest.raises(SystemExit) as exit_:
-        single_job(composed(tmp_path, override))
+        single_job(composed(tmp_path, override), [])
     assert exit_.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("gep-train:")]
     assert message in line

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from lightning_gep.arguments import one_of
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy import accounting
-from lightning_gep.privacy.accounting import CURVE_POINTS, EpsilonCurve, SampledGaussian, power_of_ten_below
+from lightning_gep.privacy.accounting import CURVE_POINTS, EpsilonCurve, SampledGaussian
 from lightning_gep.privacy.calibration import noise_multiplier_for
 from lightning_gep.privacy.plan import PrivacyPlan
-from lightning_gep.privacy.release import GP, MECHANISMS, Mechanism, Release, make_mechanism
+from lightning_gep.privacy.release import Release
 from lightning_gep.privacy.run_size import RunSize
+from lightning_gep.strategy.settings import PrivacySettings
 
 
 @dataclass(frozen=True)
@@ -137,80 +137,40 @@ class NoisePlan:
         )
 
 
-def plan_noise(settings: Mapping[str, Any], size: RunSize, labels: Mapping[str, str] | None = None) -> NoisePlan:
-    """The plan of a run with these arguments of GEPStrategy; of those it reads, one that is absent has its default.
+def plan_noise(settings: PrivacySettings, size: RunSize, labels: Mapping[str, str] | None = None) -> NoisePlan:
+    """The plan of a run with these settings of GEPStrategy.
 
     Raises:
         ConfigurationError: For settings that the strategy would refuse, and for "auto", which is chosen on public data
             only when training starts.
 
     """
-    name = one_of("mechanism", settings["mechanism"], MECHANISMS)
-    mechanism = _mechanism(name, settings)
-    k = _number(settings, "k") if mechanism.uses_basis else None
-    delta = settings.get("delta")
-    delta = power_of_ten_below(1 / size.num_records) if delta is None else delta
-    epsilon, noise = settings.get("epsilon"), settings.get("noise_multiplier")
-    accountant = settings.get("accountant", "pld")
-
-    def make(noise_multiplier: float | None, target: float | None = None) -> PrivacyPlan:
-        return PrivacyPlan.make(
-            mechanism,
-            num_records=size.num_records,
-            expected_batch_size=size.expected_batch_size,
-            delta=delta,
-            epsilon=target,
-            noise_multiplier=noise_multiplier,
-            steps=size.steps,
-            k=k,
-            num_parameters=size.num_parameters,
-            accountant=accountant,
-        )
-
-    if epsilon is None or noise is not None:
-        plan = make(noise, epsilon)
-        spent = _epsilon(plan.event, size.steps, delta, accountant)
-    else:
-        rate = make(0.0).sample_rate  # without noise first: all other mistakes are found before the slow calibration
-        sigma, spent = _calibrated(epsilon, delta, rate, size.steps, accountant)
-        plan = replace(make(sigma), target_epsilon=epsilon)
-    private = plan.event.noise_multiplier > 0 and _is_secret(settings.get("generator", "system"))
-    return NoisePlan(plan, size, name, k, spent, private, labels or {})
-
-
-def _mechanism(name: str, settings: Mapping[str, Any]) -> Mechanism:
-    clips = {clip: _number(settings, clip) for clip in MECHANISMS[name].thresholds}
-    for clip, value in clips.items():
-        if value == math.inf and settings.get("noise_multiplier") != 0:
-            raise ConfigurationError(
-                f"{clip}=inf asks for infinite noise. Give a finite threshold, or noise_multiplier=0 for a run without "
-                "privacy.",
-                setting=clip,
-            )
-    shared = {key: settings[key] for key in ("clipping", "split") if key in settings}
-    if isinstance(shared.get("split"), list):
-        shared["split"] = tuple(shared["split"])
-    return make_mechanism(name, **shared, **clips)
-
-
-def _number(settings: Mapping[str, Any], name: str) -> Any:
-    value = settings.get(name, GP.clip_norm if name == "clip_norm" else "auto")
-    if value in ("auto", None):
+    for name in settings.chosen_on_public_data:
         raise ConfigurationError(
-            f"{name}={value!r} is chosen on public data when training starts, so its noise cannot be planned. "
+            f"{name}='auto' is chosen on public data when training starts, so its noise cannot be planned. "
             f"Give a number, e.g. {'100' if name == 'k' else '1.0'}.",
             setting=name,
         )
-    return value
 
+    def make(noise_multiplier: float | None) -> PrivacyPlan:
+        return settings.plan(
+            num_records=size.num_records,
+            batch_size=size.expected_batch_size,
+            steps=size.steps,
+            num_parameters=size.num_parameters,
+            noise_multiplier=noise_multiplier,
+        )
 
-def _is_secret(generator: str) -> bool:
-    """Whether nobody can repeat the draws of that generator. The default is known without importing torch."""
-    if generator == "system":
-        return True
-    from lightning_gep.algorithm.noise import make_noise
-
-    return make_noise(generator).private
+    if settings.epsilon is None:
+        plan = make(settings.noise_multiplier)
+        spent = _epsilon(plan.event, size.steps, plan.delta, plan.accountant)
+    else:
+        draft = make(0.0)  # all other mistakes are found before the slow calibration
+        sigma, spent = _calibrated(settings.epsilon, draft.delta, draft.sample_rate, size.steps, draft.accountant)
+        plan = replace(make(sigma), target_epsilon=settings.epsilon)
+    private = settings.private and plan.event.noise_multiplier > 0
+    k = settings.k if settings.uses_basis else None
+    return NoisePlan(plan, size, settings.mechanism, k, spent, private, labels or {})  # type: ignore[arg-type]
 
 
 @cache

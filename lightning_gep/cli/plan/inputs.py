@@ -5,9 +5,9 @@ Data and model are built for N and p, unless these are given; nothing is trained
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -25,6 +25,7 @@ from lightning_gep.cli.hydra_sweeper import combinations_of
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.run_size import RunSize
 from lightning_gep.reporting.records import NO_PRIVACY
+from lightning_gep.strategy.settings import DEFAULTS, CostSettings, PrivacySettings
 
 REFUSED = {
     "fast_dev_run": "is a trial of the code, not a run that can be planned. Remove it.",
@@ -37,10 +38,10 @@ READ = {*REFUSED, "max_epochs", "max_steps", "limit_train_batches", "devices", "
 
 @dataclass(frozen=True)
 class Job:
-    """One combination of overrides: its configuration, the arguments of its strategy, and its sizes."""
+    """One combination of overrides: its configuration, the settings of its strategy, and its sizes."""
 
     config: DictConfig
-    settings: Mapping[str, Any]
+    settings: PrivacySettings
     size: RunSize
     labels: Mapping[str, str]
     """The values that tell this combination from the others."""
@@ -78,10 +79,18 @@ def make_jobs(
     return jobs, {key: list(values) for key, values in given.items()}
 
 
-def strategy_settings(config: DictConfig) -> dict[str, Any]:
-    """The arguments that a job passes to GEPStrategy; `privacy` overrides `mechanism`, as in training."""
-    groups: Any = [OmegaConf.to_container(config[group], resolve=True) for group in ("mechanism", "privacy")]
-    return {key: value for group in groups for key, value in group.items() if not key.startswith("_")}
+def privacy_settings(config: DictConfig) -> PrivacySettings:
+    """The settings of the strategy, checked; `privacy` overrides `mechanism`, as in training."""
+    groups: Any = {group: OmegaConf.to_container(config[group], resolve=True) for group in ("mechanism", "privacy")}
+    for group, values in groups.items():
+        groups[group] = {name: value for name, value in values.items() if not name.startswith("_")}
+        _check_names(group, groups[group], DEFAULTS, "GEPStrategy")
+    given = {**groups["mechanism"], **groups["privacy"]}
+    parts = [
+        {f.name: given[f.name] for f in fields(kind) if f.name in given} for kind in (PrivacySettings, CostSettings)
+    ]
+    CostSettings(**parts[1])
+    return PrivacySettings(**parts[0])
 
 
 class Sizes:
@@ -95,14 +104,8 @@ class Sizes:
     def of(self, config: DictConfig) -> RunSize:
         """The sizes of the run that a configuration describes."""
         trainer: Any = OmegaConf.to_container(config.trainer, resolve=True)
-        for name, why in REFUSED.items():
-            if trainer.get(name) and not (name == "accumulate_grad_batches" and trainer[name] == 1):
-                raise ConfigurationError(f"trainer.{name}={trainer[name]} {why}")
         limit = trainer.get("limit_train_batches")
         num_records, batch_size, drop_last = self._data(config)
-        if None in (self.records, self.parameters):
-            # Lightning is imported by now, so the strategy can check all of its settings.
-            _build("mechanism", lambda: instantiate(config.mechanism, **config.privacy))
         return RunSize(
             num_records=num_records,
             num_parameters=self._model(config),
@@ -148,7 +151,7 @@ def _make_job(combination: list[str], several: set[str], sizes: Sizes) -> Job:
     with one_line_errors(_words(labels)):
         config = _compose(combination)
         with one_line_errors(config=config):
-            return Job(config, strategy_settings(config), sizes.of(config), labels)
+            return Job(config, privacy_settings(config), sizes.of(config), labels)
 
 
 def _parse(parser: OverridesParser, override: str) -> Override:
@@ -174,24 +177,29 @@ def _compose(combination: list[str]) -> DictConfig:
             setting="mechanism",
         )
     config.output_dir = "."  # Hydra knows it inside a job only, and nothing is written here
-    _check_names(config, "mechanism", config.mechanism._target_)
-    _check_names(config, "privacy", config.mechanism._target_)
-    _check_names(config, "trainer", config.trainer._target_)
+    _check_trainer(config.trainer)
     return config
 
 
-def _check_names(config: DictConfig, group: str, target: str) -> None:
-    """Raises ConfigurationError for a name that `target` does not take.
+def _check_trainer(trainer: DictConfig) -> None:
+    """Raises ConfigurationError for a name that the trainer does not take, or a value that cannot be planned.
 
-    `target` is imported only for a name that is in none of our own files: torch and Lightning take seconds.
+    The trainer is imported only for a name that is in none of our own files: Lightning takes seconds.
     """
-    ours = {str(key) for path in (config_directory() / group).glob("*.yaml") for key in OmegaConf.load(path)}
-    names = {str(name) for name in config[group] if not str(name).startswith("_")} - ours - READ
-    known = list(inspect.signature(get_object(target)).parameters) if names else []
-    for name in sorted(names.difference(known)):
+    ours = {str(key) for path in (config_directory() / "trainer").glob("*.yaml") for key in OmegaConf.load(path)}
+    others = {str(name) for name in trainer} - ours - READ
+    if others:
+        _check_names("trainer", others, inspect.signature(get_object(trainer._target_)).parameters, "Trainer")
+    for name, why in REFUSED.items():
+        if trainer.get(name) and not (name == "accumulate_grad_batches" and trainer[name] == 1):
+            raise ConfigurationError(f"trainer.{name}={trainer[name]} {why}")
+
+
+def _check_names(group: str, names: Iterable[str], known: Iterable[str], owner: str) -> None:
+    for name in sorted(set(names).difference(known)):
         close = difflib.get_close_matches(name, known, n=1)
         fix = f"Did you mean {group}.{close[0]}?" if close else "Remove or correct it."
-        raise ConfigurationError(f"{group}.{name} is not an argument of {target.rpartition('.')[2]}. {fix}")
+        raise ConfigurationError(f"{group}.{name} is not an argument of {owner}. {fix}")
 
 
 def _train_loader(config: DictConfig) -> Any:

@@ -13,7 +13,6 @@ from lightning_gep.cli.plan.command import EPOCHS, MIN_STEPS, TOP
 from lightning_gep.cli.plan.costs import NoisePlan, plan_noise
 from lightning_gep.cli.plan.inputs import Job, make_jobs
 from lightning_gep.cli.plan.output import common_values, notes, plan_table, search_in_words, why_min_steps
-from lightning_gep.cli.plan.page import write_page
 from lightning_gep.cli.plan.search import Search, Tick, default_batch_sizes, search
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.files import write_json
@@ -34,6 +33,8 @@ def run(options: Namespace) -> None:
         else:
             plans = _plan(jobs, tick)
         if options.html is not None:
+            from lightning_gep.cli.plan.page import write_page  # needs the [report] extra
+
             write_page(options.html, plans, searches, tick)
         if options.json is not None:
             write_json(options.json, _as_json(plans, searches))

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lightning_gep.cli.plan.costs import NoisePlan, plan_noise
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.run_size import RunSize
+from lightning_gep.strategy.settings import PrivacySettings
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ SLACK = 0.05
 
 
 def search(
-    settings: Mapping[str, Any],
+    settings: PrivacySettings,
     size: RunSize,
     *,
     batch_sizes: Sequence[int],
@@ -56,7 +56,7 @@ def search(
     configured accountant and ranked by that. RDP asks for 4 to 13 % more noise than PLD, not always by the same factor,
     so candidates this close can be missed.
     """
-    if settings.get("epsilon") is None:
+    if settings.epsilon is None:
         raise ConfigurationError(
             "epsilon=None leaves nothing to search for: a given noise multiplier fixes the noise. Set epsilon, and "
             "noise_multiplier to null.",
@@ -70,7 +70,7 @@ def search(
             f"--min-steps={min_steps} is more than any candidate has; the longest has {longest}. Allow more epochs or "
             "smaller batch sizes, or lower --min-steps."
         )
-    by_rdp = {**settings, "accountant": "rdp"}
+    by_rdp = replace(settings, accountant="rdp")
     grid = []
     for done, candidate in enumerate(long_enough):
         tick("searching", done, len(long_enough))

@@ -6,10 +6,11 @@ from lightning_gep.cli.plan.costs import plan_noise
 from lightning_gep.cli.plan.search import SLACK, default_batch_sizes, search
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.run_size import RunSize
+from lightning_gep.strategy.settings import PrivacySettings
 
 SMALL = RunSize(num_records=1000, num_parameters=500, batch_size=100, max_epochs=5)
-GEP = {"mechanism": "gep", "epsilon": 2.0, "k": 40, "clip_embedding": 3.0, "clip_residual": 0.5, "accountant": "rdp"}
-GP = {"mechanism": "gp", "epsilon": 2.0, "clip_norm": 1.5, "accountant": "rdp"}
+GP = PrivacySettings(mechanism="gp", epsilon=2.0, clip_norm=1.5, accountant="rdp")
+GEP = PrivacySettings(mechanism="gep", epsilon=2.0, k=40, clip_embedding=3.0, clip_residual=0.5, accountant="rdp")
 
 
 @pytest.mark.parametrize("settings", [GEP, GP])
@@ -28,7 +29,7 @@ def test_a_search_finds_what_trying_everything_finds(settings):
 
 
 def test_the_best_of_a_search_are_calibrated_by_the_configured_accountant():
-    settings = {**GP, "accountant": "pld"}
+    settings = replace(GP, accountant="pld")
     found = search(settings, SMALL, batch_sizes=[100, 200], epochs=[10, 20], min_steps=50, best=1)
     assert {row.plan.accountant for row in found.grid} == {"rdp"}
     for row in found.rows:
@@ -41,7 +42,7 @@ def test_a_search_that_has_nothing_to_choose_from():
     with pytest.raises(ConfigurationError, match="--min-steps=1000 is more than any candidate has; the longest has 50"):
         search(GP, SMALL, batch_sizes=[100], epochs=[5], min_steps=1000)
     with pytest.raises(ConfigurationError, match="epsilon=None leaves nothing to search for"):
-        search({**GP, "epsilon": None, "noise_multiplier": 1.0}, SMALL, batch_sizes=[1], epochs=[1], min_steps=1)
+        search(replace(GP, epsilon=None, noise_multiplier=1.0), SMALL, batch_sizes=[1], epochs=[1], min_steps=1)
 
 
 @pytest.mark.parametrize(("records", "devices"), [(1257, 1), (60_000, 1), (60_000, 4), (10, 1), (16, 1), (604_388, 1)])

@@ -1,13 +1,48 @@
-"""The cost of a sweep as a whole, on a card of its own and on the card of every run."""
+"""What a sweep costs: before it, at every setting that could be drawn; after it, from the ledgers of its runs."""
 
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
+from lightning_gep.cli.plan.inputs import Sizes, privacy_settings
+from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy import ledger
 from lightning_gep.privacy.card import read_card, update_selection, write_sweep_card
 from lightning_gep.privacy.files import CARD_FILE, read_json
 from lightning_gep.privacy.selection import RunCost, sweep_selection
-from lightning_gep.reporting.records import RunRecord, SweepRecord
+from lightning_gep.reporting.records import NO_PRIVACY, RunRecord, SweepRecord
+
+
+def planned_costs(configs: list[DictConfig]) -> list[dict[str, float | bool]]:
+    """`sample_rate`, `noise_multiplier`, `steps`, `delta` of each run, and whether it is `private`.
+
+    Data and model are built for their sizes; nothing is trained.
+    """
+    sizes = Sizes()
+    return [_planned_cost(config, sizes) for config in configs]
+
+
+def _planned_cost(config: DictConfig, sizes: Sizes) -> dict[str, float | bool]:
+    if config.mechanism.mechanism == NO_PRIVACY:
+        raise ConfigurationError(
+            "mechanism=none has no privacy, so a run picked among such runs has none either. Leave it out, or train a "
+            "grid without hydra/sweeper=repeat_and_select."
+        )
+    settings, size = privacy_settings(config), sizes.of(config)
+    plan = settings.plan(
+        num_records=size.num_records,
+        batch_size=size.expected_batch_size,
+        steps=size.steps,
+        num_parameters=size.num_parameters,
+    )
+    return {
+        "sample_rate": plan.sample_rate,
+        "noise_multiplier": plan.event.noise_multiplier,
+        "steps": size.steps,
+        "delta": plan.delta,
+        "private": settings.private and plan.event.noise_multiplier > 0,
+    }
 
 
 def write_sweep_cards(directory: Path, record: SweepRecord) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-from lightning_gep.cli.names import LONGEST_NAME, job_name, sweep_name
+from lightning_gep.cli.configs import LONGEST_NAME, job_name, sweep_name
 
 
 def test_a_job_is_named_by_its_settings_in_any_order():
