@@ -50,8 +50,7 @@ def test_a_release_beyond_the_target_is_refused_and_not_counted():
 
 
 def test_all_planned_steps_fit_the_budget():
-    for accountant in ("pld", "prv"):
-        spent(PrivacyAccount(plan(accountant=accountant, steps=3)), 3)
+    spent(PrivacyAccount(plan(accountant="pld", steps=3)), 3)
 
 
 def test_without_a_target_there_is_no_end():
@@ -143,11 +142,6 @@ def test_a_run_that_can_be_repeated_has_no_epsilon_and_its_budget_is_counted_all
             spent(account, 1000)
 
 
-def test_what_was_not_private_stays_so_in_a_checkpoint():
-    state = json.loads(json.dumps(PrivacyAccount(plan(), private=False).state_dict()))
-    assert PrivacyAccount.from_state(state).report()["private"] is False
-
-
 def test_a_ledger_that_began_late_still_counts_everything(tmp_path):
     """The ledger was lost after ten steps; every start since then has made four more and died without a checkpoint."""
     checkpoint = spent(PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0)), 10).state_dict()
@@ -179,7 +173,7 @@ def test_nothing_can_be_charged_while_the_ledger_is_closed(tmp_path):
     assert account.steps == 0
 
 
-@pytest.mark.parametrize("noise", [0.9659, 1.214, 1.977, 2.984, *(0.5 + 0.01 * i for i in range(200))])
+@pytest.mark.parametrize("noise", [0.9659, 1.214, 1.977, 2.984, *(0.5 + 0.1 * i for i in range(20))])
 def test_a_plan_rebuilt_from_its_own_noise_is_the_same_plan(noise):
     """σ is split in two parts and put together again: its last digit may change, what is promised does not."""
     sizes = {"num_records": 1000, "expected_batch_size": 100, "delta": 1e-5, "k": 20, "num_parameters": 6186}
@@ -191,9 +185,11 @@ def test_a_plan_rebuilt_from_its_own_noise_is_the_same_plan(noise):
         check_same_plan(saved, other)
 
 
-def test_a_count_that_began_at_a_trusted_checkpoint_stays_marked():
-    account = PrivacyAccount(plan())
+def test_marks_of_a_run_survive_a_checkpoint():
+    account = PrivacyAccount(plan(), private=False)
     account.trusted = True
-    assert PrivacyAccount.from_state(account.state_dict()).trusted
+    resumed = PrivacyAccount.from_state(json.loads(json.dumps(account.state_dict())))
+    assert resumed.trusted
+    assert resumed.report()["private"] is False
     before = {name: value for name, value in account.state_dict().items() if name != "trusted"}
     assert not PrivacyAccount.from_state(before).trusted, "checkpoints of earlier versions have no such mark"

@@ -53,34 +53,21 @@ def test_the_state_round_trips_through_json(mechanism):
         ({"noise_multiplier": 1.0}, "exactly one of epsilon and noise_multiplier, but got epsilon=8.0 and noise_mult"),
         ({"epsilon": None}, "exactly one of epsilon and noise_multiplier, but got epsilon=None"),
         ({"epsilon": None, "noise_multiplier": -1.0}, "noise_multiplier must be a finite number 0 or more"),
-        ({"epsilon": 0.0}, "epsilon must be a finite number above 0, but it is 0.0"),
         ({"epsilon": 1e-9, "delta": 1e-12}, "cannot be reached"),
         ({"steps": None}, "cannot be calibrated without an end of training. Set max_epochs or max_steps"),
         ({"delta": 1e-3}, "delta=0.001 is not below 1/N = 0.001 for N=1000 records.*Use delta=1e-04"),
-        ({"delta": 2.0}, "delta must lie between 0 and 1"),
         ({"expected_batch_size": 1001}, r"expected batch size 1001 is above the number of records 1000 \(.*q > 1\)"),
         ({"expected_batch_size": 0}, "expected_batch_size must be a whole number above 0"),
         ({"num_records": 0}, "num_records must be a whole number above 0"),
         ({"k": 0}, "k must be a whole number above 0, but it is 0.*mechanism='gp'"),
-        ({"k": -5}, "k must be a whole number above 0, but it is -5"),
         ({"k": 501}, "k=501 basis vectors are more than the 500 trainable parameters"),
         ({"k": None}, "needs k and num_parameters, but got k=None"),
         ({"accountant": "mystery"}, "accountant='mystery' is not known"),
-        (
-            {"mechanism": GP(float("inf")), "epsilon": None, "noise_multiplier": 1.0},
-            "An infinite clipping threshold with sigma=1.0 asks for infinite noise",
-        ),
     ],
 )
 def test_bad_values_are_explained_before_anything_is_computed(change, message):
     with pytest.raises(ConfigurationError, match=message):
         plan(**change)
-
-
-def test_an_infinite_threshold_without_noise_is_allowed():
-    made = plan(mechanism=GEP(float("inf"), float("inf")), epsilon=None, noise_multiplier=0.0)
-    assert made.event.noise_multiplier == 0.0
-    assert [part.noise_std for part in made.release.parts] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("clips", [(math.inf, 1.0), (1.0, math.inf), (math.inf, math.inf)])

@@ -81,14 +81,6 @@ def test_every_section_has_its_question():
     assert page.count("<section") == page.count('class="question"') == page.count("<h2>") == 10
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [("training", "So far, after 60 of 100 steps"), ("stopped", "stopped early"), ("finished", "Training finished")],
-)
-def test_the_state_of_the_run_is_said(status, words):
-    assert words in Strict(card_page(a_card(status=status, steps=60))).text
-
-
 def test_a_large_epsilon_shows_the_factor_it_stands_for():
     text = Strict(card_page(a_card(sigma=0.8))).text
     spent = a_card(sigma=0.8)["guarantee"]["epsilon_spent"]["rdp"]

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-import lightning_gep.privacy.card
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.card import read_card, update_selection, write_sweep_card
 from lightning_gep.privacy.card.content import RunFacts
@@ -75,11 +74,6 @@ def test_what_cannot_be_read_is_kept_too(tmp_path):
     write_card(tmp_path, a_card())
     assert (tmp_path / "privacy_card-unreadab.json").read_text() == "{torn"
     assert read_card(tmp_path)["run_id"] == ONE
-
-
-def test_a_name_that_is_not_there_is_an_error():
-    with pytest.raises(AttributeError, match="has no attribute 'cards'"):
-        lightning_gep.privacy.card.cards  # noqa: B018
 
 
 def test_a_selection_is_put_on_a_card(tmp_path):
