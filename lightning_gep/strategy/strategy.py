@@ -71,8 +71,8 @@ class GEPStrategy(AccountedStrategy):
         power_iterations: Iterations of subspace="power". Default 1, as in the paper.
         microbatch_size: Records whose gradients are held in memory at a time. Default "auto": what fits the device.
             Lower it if memory runs out; the result does not depend on it.
-        gradients: How per-sample gradients are computed: "functional" (vectorized), "loop" (record by record, works with
-            any module) or "hooks" (Opacus; needs the extra `hooks`). Default "auto": functional if it gives correct
+        gradients: How per-sample gradients are computed: "functional" (vectorized), "loop" (record by record, for any
+            module) or "hooks" (Opacus; needs the extra `hooks`). Default "auto": functional if it gives correct
             gradients on public records, else loop.
         aux_dataloader: A DataLoader of public records, or a function that returns one. Default None: the method
             `aux_dataloader()` of the datamodule or module. It must not overlap with the training data.

@@ -8,6 +8,7 @@ from lightning.pytorch import LightningModule
 
 from lightning_gep.gradients.snapshot import NOT_FOLLOWED, Snapshot, package
 from lightning_gep.gradients.state import registered
+from lightning_gep.strategy.internals import attached_trainer, logged_results
 
 
 def snapshot(module: LightningModule) -> Snapshot:
@@ -40,9 +41,9 @@ def leaves_traces(module: LightningModule, call: Callable[[], object]) -> bool:
 
 def _reachable(module: LightningModule) -> list[Any]:
     """Everything a training step can reach that is saved, or that decides something, later."""
-    trainer: Any = module._trainer
+    trainer = attached_trainer(module)
     if trainer is None:
         return [module]
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
     callbacks = [callback for callback in trainer.callbacks if package(type(callback)) not in NOT_FOLLOWED]
-    return [module, *trainer.optimizers, *schedulers, *callbacks, trainer, trainer._logger_connector]
+    return [module, *trainer.optimizers, *schedulers, *callbacks, trainer, logged_results(trainer)]
