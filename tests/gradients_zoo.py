@@ -47,6 +47,53 @@ class Apply(nn.Module):
         return self.function(self.module(x))
 
 
+class Steps(Classifier):
+    """A training step that is given as a function of the module and the batch; `setup` may add something to it."""
+
+    def __init__(
+        self, step: Callable[[Any, Any], Tensor], setup: Callable[[Any], object] = lambda module: None
+    ) -> None:
+        super().__init__()
+        self.step = step
+        setup(self)
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        return self.step(self, batch)
+
+
+def cross_entropy(module: Any, batch: Any) -> Tensor:
+    return F.cross_entropy(module(batch[0]), batch[1])
+
+
+def calls_item(module: Any, batch: Any) -> Tensor:
+    loss = cross_entropy(module, batch)
+    module.last_loss = loss.item()
+    return loss
+
+
+def branches(module: Any, batch: Any) -> Tensor:
+    rows = [row * 2 if row.sum() > 0 else row for row in module(batch[0])]
+    return F.cross_entropy(torch.stack(rows), batch[1])
+
+
+def reads_strings(module: Any, batch: Any) -> Tensor:
+    lengths = torch.tensor([len(text) for text in batch["text"]], dtype=batch["x"].dtype)
+    return (module(batch["x"]).square().sum(dim=1) * lengths).mean()
+
+
+def own_parameter(module: Any) -> None:
+    module.temperature = nn.Parameter(torch.tensor(1.5))
+
+
+def penalised(module: Any, batch: Any) -> Tensor:
+    return cross_entropy(module, batch) + 0.01 * sum(p.square().sum() for p in module.parameters())
+
+
+def weights_without_their_layer(module: Any, batch: Any) -> Tensor:
+    first, tanh, last = module.network
+    return F.cross_entropy(last(tanh(F.linear(batch[0], first.weight.tanh(), first.bias))), batch[1])
+
+
 class LogsMetric(Classifier):
     def __init__(self) -> None:
         super().__init__()
@@ -59,13 +106,6 @@ class LogsMetric(Classifier):
         return F.cross_entropy(logits, y)
 
 
-class CallsItem(Classifier):
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        loss = super().training_step(batch, batch_index)
-        self.last_loss = loss.item()
-        return loss
-
-
 class CollectsOutputs(Classifier):
     def __init__(self) -> None:
         super().__init__()
@@ -75,18 +115,6 @@ class CollectsOutputs(Classifier):
         loss = super().training_step(batch, batch_index)
         self.outputs.append(loss.detach())
         return loss
-
-
-class Branches(Classifier):
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        x, y = batch
-        rows = [row * 2 if row.sum() > 0 else row for row in self(x)]
-        return F.cross_entropy(torch.stack(rows), y)
-
-
-class DictBatch(Classifier):
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        return F.cross_entropy(self(batch["x"]), batch["label"]["y"])
 
 
 class Inputs(NamedTuple):
@@ -104,37 +132,6 @@ class SeveralInputs(LightningModule):
         return F.cross_entropy(scale * self.left(inputs.left) * self.right(inputs.right), y)
 
 
-class ReadsStrings(Classifier):
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        lengths = torch.tensor([len(text) for text in batch["text"]], dtype=batch["x"].dtype)
-        return (self(batch["x"]).square().sum(dim=1) * lengths).mean()
-
-
-class OwnParameter(Classifier):
-    def __init__(self) -> None:
-        super().__init__()
-        self.temperature = nn.Parameter(torch.tensor(1.5))
-
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self(x) * self.temperature, y)
-
-
-class Penalised(Classifier):
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        penalty = sum(p.square().sum() for p in self.parameters())
-        return super().training_step(batch, batch_index) + 0.01 * penalty
-
-
-class UsesWeightsDirectly(Classifier):
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(FEATURES, CLASSES))
-
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(F.linear(x, self.network.weight.tanh(), self.network.bias), y)
-
-
 class WeightsOutsideTheTree(Classifier):
     """The loss reaches a weight through a plain function, past the module tree."""
 
@@ -145,18 +142,6 @@ class WeightsOutsideTheTree(Classifier):
 
     def training_step(self, batch: Any, batch_index: int) -> Tensor:
         return super().training_step(batch, batch_index) + 0.01 * self.penalty()
-
-
-class Unused(Classifier):
-    def __init__(self) -> None:
-        super().__init__()
-        self.spare = nn.Linear(2, 2)
-
-
-class Frozen(Classifier):
-    def __init__(self) -> None:
-        super().__init__()
-        self.network[0].requires_grad_(False)
 
 
 class FrozenBatchNorm(Classifier):
@@ -213,11 +198,6 @@ class TimeFirst(nn.Module):
         return self.layer(x.transpose(0, 1)).tanh().transpose(0, 1)
 
 
-class Checkpointed(Classifier):
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(self.network, x, use_reentrant=False)
-
-
 class Autoencoder(LightningModule):
     """A variational autoencoder; in evaluation mode it does not sample."""
 
@@ -231,11 +211,6 @@ class Autoencoder(LightningModule):
         noise = torch.randn_like(mean) if self.training else torch.zeros_like(mean)
         error = (self.decoder(mean + noise * log_std.exp()) - x).square().sum(dim=1)
         return (error + 0.5 * (mean.square() + (2 * log_std).exp() - 2 * log_std).sum(dim=1)).mean()
-
-
-class FunctionalDropout(Classifier):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.network(F.dropout(x, 0.3, self.training))
 
 
 class Convolutional(Classifier):
@@ -320,31 +295,37 @@ ZOO: dict[str, Case] = {
     ),
     "layers that see time first": Case(lambda: LanguageModel(TimeFirst()), text(N)),
     "Dropout": Case(lambda: Classifier(nn.Sequential(nn.Dropout(0.2), mlp(), nn.Dropout(0.2))), random=True),
-    "F.dropout": Case(FunctionalDropout, random=True),
+    "F.dropout": Case(
+        lambda: Steps(lambda m, b: cross_entropy(m, (F.dropout(b[0], 0.3, m.training), b[1]))), random=True
+    ),
     "randn in the loss (VAE)": Case(Autoencoder, random=True),
     "in-place ReLU": Case(lambda: Classifier(mlp(nn.ReLU(inplace=True)))),
     "F.relu_": Case(lambda: Classifier(mlp(Apply(F.relu_)))),
     "frozen BatchNorm": Case(FrozenBatchNorm),
     "weight_norm": Case(lambda: Classifier(parametrizations.weight_norm(nn.Linear(FEATURES, CLASSES)))),
     "tied weights": Case(lambda: LanguageModel(nn.Tanh(), tied=True), text()),
-    "frozen parameters": Case(Frozen),
-    "unused parameters": Case(Unused),
-    "parameters on the LightningModule": Case(OwnParameter),
-    "weights used without their layer": Case(UsesWeightsDirectly),
-    "L2 term in the loss": Case(Penalised),
+    "frozen parameters": Case(lambda: Steps(cross_entropy, lambda m: m.network[0].requires_grad_(False))),
+    "unused parameters": Case(lambda: Steps(cross_entropy, lambda m: m.add_module("spare", nn.Linear(2, 2)))),
+    "parameters on the LightningModule": Case(
+        lambda: Steps(lambda m, b: F.cross_entropy(m(b[0]) * m.temperature, b[1]), own_parameter)
+    ),
+    "weights used without their layer": Case(lambda: Steps(weights_without_their_layer)),
+    "L2 term in the loss": Case(lambda: Steps(penalised)),
     "weights reached past the module tree": Case(WeightsOutsideTheTree),
     "torchmetrics in training_step": Case(LogsMetric),
-    ".item() in training_step": Case(CallsItem),
+    ".item() in training_step": Case(lambda: Steps(calls_item)),
     "outputs collected in a list": Case(CollectsOutputs),
-    "branches on values": Case(Branches),
-    "dict batch": Case(DictBatch, dict_batch),
+    "branches on values": Case(lambda: Steps(branches)),
+    "dict batch": Case(lambda: Steps(lambda m, b: cross_entropy(m, (b["x"], b["label"]["y"]))), dict_batch),
     "tuple batch, several inputs": Case(SeveralInputs, several_inputs),
-    "strings in the batch": Case(ReadsStrings, strings),
+    "strings in the batch": Case(lambda: Steps(reads_strings), strings),
     "bf16-mixed": Case(MixedPrecision, half=True),
     "bf16-mixed, Conv2d, GroupNorm": Case(
         type("MixedConvolutional", (MixedPrecision, Convolutional), {}), labelled(2, 5, 5), half=True
     ),
-    "gradient checkpointing": Case(Checkpointed),
+    "gradient checkpointing": Case(
+        lambda: Steps(lambda m, b: F.cross_entropy(checkpoint(m.network, b[0], use_reentrant=False), b[1]))
+    ),
 }
 
 

@@ -25,7 +25,6 @@ from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.comparison import close, disagreement
 from lightning_gep.gradients.interface import Backend, GradientError, scalar
 from lightning_gep.gradients.isolation import SEED, Probe
-from lightning_gep.gradients.loop import gradients_or_none
 from lightning_gep.gradients.randomness import HostStates, held_generators, seed_everywhere
 from lightning_gep.gradients.state import in_mode, untouched
 
@@ -64,8 +63,11 @@ class HookedGradients(Backend):
                 loss = scalar(self.loss_function(batch))
             if any(drawn % size for drawn in draws.sizes):
                 raise GradientError(f"hooks {SHARES}. Use gradients='auto'.")
-            plain = gradients_or_none(loss, parameters)
-            rows = {name: _rows_of(name, p, plain[name], size) for name, p in parameters.items()}
+            used: tuple[Tensor | None, ...] = (None,) * len(parameters)
+            if loss.requires_grad:
+                used = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+            named = zip(parameters.items(), used, strict=True)
+            rows = {name: _rows_of(name, p, size, is_used=one is not None) for (name, p), one in named}
         return self.groups.flatten(rows, out)
 
 
@@ -166,8 +168,8 @@ class _NoIgnoredTargets(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def _rows_of(name: str, parameter: nn.Parameter, plain: Tensor | None, size: int) -> Tensor:
-    if plain is None:
+def _rows_of(name: str, parameter: nn.Parameter, size: int, *, is_used: bool) -> Tensor:
+    if not is_used:
         return parameter.new_zeros(size, *parameter.shape)
     rows = getattr(parameter, "grad_sample", None)
     if not isinstance(rows, Tensor):

@@ -20,7 +20,7 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.comparison import close, tolerance_of
 from lightning_gep.gradients.interface import GradientError, LossFunction, scalar, trainable
-from lightning_gep.gradients.loop import LoopGradients, plain_gradient, with_zeros
+from lightning_gep.gradients.loop import LoopGradients, plain_gradient
 from lightning_gep.gradients.randomness import held_generators, seeded
 from lightning_gep.gradients.state import SavedState, attributes, in_mode, untouched
 
@@ -69,14 +69,13 @@ class Probe:
     def gradient_by_backward(self) -> Tensor:
         """The gradient of the loss on all records as ordinary training computes it; `.grad` is put back."""
         parameters = trainable(self.module, self.groups)
-        with untouched(self.module):  # which holds .grad, too
+        with untouched(self.module), torch.enable_grad():  # which puts .grad back, too
             for p in parameters.values():
-                p.grad = None
-            with torch.enable_grad():
-                loss = scalar(self.loss()(self.records))
+                p.grad = torch.zeros_like(p)
+            loss = scalar(self.loss()(self.records))
             if loss.requires_grad:
                 loss.backward()
-            return self.groups.flatten(with_zeros({name: p.grad for name, p in parameters.items()}, parameters))
+            return self.groups.flatten({name: p.grad for name, p in parameters.items() if p.grad is not None})
 
     def rows(self) -> Tensor:
         """The gradients of the records, each computed alone and with the same random numbers (n × p)."""

@@ -31,20 +31,7 @@ def plain_gradient(
     """The gradient (p) of the loss on the whole batch, without touching `.grad`; zero for unused parameters."""
     with torch.enable_grad():
         loss = scalar(loss_function(batch))
-    return groups.flatten(with_zeros(gradients_or_none(loss, parameters), parameters))
-
-
-def gradients_or_none(loss: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | None]:
-    """The gradient of each parameter; None where the loss does not depend on it."""
     if not loss.requires_grad:
-        return dict.fromkeys(parameters)
-    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    return dict(zip(parameters, gradients, strict=True))
-
-
-def with_zeros(gradients: Mapping[str, Tensor | None], parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """The gradients with zeros in place of None."""
-    return {
-        name: torch.zeros_like(parameters[name]) if gradient is None else gradient.detach()
-        for name, gradient in gradients.items()
-    }
+        return groups.flatten({name: torch.zeros_like(p) for name, p in parameters.items()})
+    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
+    return groups.flatten(dict(zip(parameters, gradients, strict=True)))

@@ -1,4 +1,4 @@
-"""What objects hold, all the way down, to be put back after code has run that must leave no trace."""
+"""What objects hold, all the way down, to be put back after running code that must leave no trace."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,25 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-NOT_FOLLOWED = frozenset(
-    {
-        *(
-            "lightning",
-            "pytorch_lightning",
-            "lightning_fabric",
-            "lightning_gep",
-            "wandb",
-            "tensorboard",
-            "tqdm",
-            "rich",
-        ),
-        *("logging", "threading", "_thread", "queue", "multiprocessing", "concurrent", "asyncio", "weakref"),
-        *("io", "_io", "inspect", "enum", "re", "pathlib", "builtins"),
-    }
-)
+NOT_FOLLOWED = {
+    *("lightning", "pytorch_lightning", "lightning_fabric", "lightning_gep", "wandb", "tensorboard", "tqdm", "rich"),
+    *("logging", "threading", "_thread", "queue", "multiprocessing", "concurrent", "asyncio", "weakref"),
+    *("io", "_io", "inspect", "enum", "re", "pathlib", "builtins"),
+}
 """Packages whose objects are not looked into: the trainer and its parts, and what other threads may be writing to."""
 LIBRARIES = NOT_FOLLOWED | {"torch", "torchmetrics", "abc", "collections", "functools", "numpy", "typing", "types"}
-"""Packages in whose classes nobody keeps what was computed."""
+"""Packages whose classes hold no results."""
 CALLABLES = (FunctionType, MethodType, BuiltinFunctionType, partial)
 NOT_DATA = (*CALLABLES, classmethod, staticmethod, property, type, GetSetDescriptorType, MemberDescriptorType)
 
@@ -127,11 +116,11 @@ def _parts(value: Any) -> Iterator[Any]:
 
 @cache
 def _attributes_of_class(kind: type) -> _Attributes:
-    return _Attributes(kind, _class_data)
+    return _Attributes(kind, lambda kind: {name: value for name, value in vars(kind).items() if _is_data(name, value)})
 
 
-def _class_data(kind: type) -> dict[str, Any]:
-    return {k: v for k, v in vars(kind).items() if not k.startswith("__") and not isinstance(v, NOT_DATA)}
+def _is_data(name: str, value: Any) -> bool:
+    return not name.startswith("__") and not isinstance(value, NOT_DATA)
 
 
 @cache
@@ -149,14 +138,10 @@ def _slot_values(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)}
 
 
-def _gradient(tensor: Tensor) -> dict[str, Any]:
-    return {"grad": tensor.grad}
-
-
 def _parts_of_tensor(tensor: Tensor) -> Iterator[Any]:
     yield vars(tensor)
     if tensor.is_leaf:
-        yield _Attributes(tensor, _gradient)
+        yield _Attributes(tensor, lambda tensor: {"grad": tensor.grad})
 
 
 def _parts_of_function(function: FunctionType) -> Iterator[Any]:
