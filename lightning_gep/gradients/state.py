@@ -61,7 +61,7 @@ class SavedState:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self.tensors = {name: tensor.detach().clone() for name, tensor in parameters_and_buffers(module).items()}
-        self._others = self._beside_tensors()
+        self._others, self._writes = self._beside_tensors(), write_counts(module)
 
     def changes(self) -> list[str]:
         """Names of everything that has another value now, was added or was removed."""
@@ -69,9 +69,10 @@ class SavedState:
         before = {**self.tensors, **self._others}
         return [name for name in {**before, **now} if not _equal(before.get(name), now.get(name))]
 
-    def check(self) -> None:
-        """Raises ConfigurationError if something has changed."""
-        changed = self.changes()
+    def check(self, *, writes: bool = False) -> None:
+        """Raises ConfigurationError if something has changed, or with `writes` if it was only written to."""
+        now = write_counts(self._module)
+        changed = self.changes() or [name for name in now if writes and now[name] != self._writes.get(name)]
         if changed:
             raise ConfigurationError(
                 f"training_step changes {', '.join(changed)}: what it computes there from the records would be "
@@ -151,6 +152,11 @@ def registered(module: nn.Module) -> list[Any]:
 def parameters_and_buffers(module: nn.Module) -> dict[str, Tensor]:
     """The tensors that the module has registered, by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def write_counts(module: nn.Module) -> dict[str, int]:
+    """How often each parameter and buffer was written to, whether that changed it or not."""
+    return {name: tensor._version for name, tensor in parameters_and_buffers(module).items()}
 
 
 def attributes(module: nn.Module) -> dict[str, Any]:

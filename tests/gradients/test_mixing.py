@@ -102,21 +102,32 @@ def collate_with_a_mean(items):
     return x, y, x.mean()
 
 
-class WithMean(Classifier):
-    def training_step(self, batch, batch_idx):
-        return super().training_step((batch[0] - batch[2], batch[1]), batch_idx)
+class Changes(Classifier):
+    """Changes batches (x, y) in training_step, or before or after their transfer, by a function of itself and x."""
 
+    def __init__(self, inside=None, before=None, after=None):
+        super().__init__()
+        self.changes = {"inside": inside, "before": before, "after": after}
+        self.last, self.index = 0.0, 0
 
-class MixesAfterTransfer(Classifier):
-    """As usual: in training only."""
+    def change(self, where, batch):
+        by = self.changes[where]
+        return batch if by is None else (by(self, batch[0]), *batch[1:])
+
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        return self.change("before", batch)
 
     def on_after_batch_transfer(self, batch, dataloader_idx):
-        return (pairs(batch[0]), batch[1]) if self.training and self.trainer.training else batch
+        return self.change("after", batch)
+
+    def training_step(self, batch, batch_idx):
+        self.index = batch_idx
+        x, y, *mean = self.change("inside", batch)
+        return super().training_step((x - mean[0] if mean else x, y), batch_idx)
 
 
-class MixesBeforeTransfer(Classifier):
-    def on_before_batch_transfer(self, batch, dataloader_idx):
-        return neighbours(batch[0]), batch[1]
+def mixed_if(condition, by=pairs):
+    return lambda module, x: by(x) if condition(module) else x
 
 
 class Data(LightningDataModule):
@@ -137,9 +148,14 @@ class DataThatMixes(Data):
     ("module", "data", "message"),
     [
         (Classifier, lambda: loader(collate_fn=collate_that_mixes), "collate function mixes records"),
-        (WithMean, lambda: loader(collate_fn=collate_with_a_mean), "collate function mixes records"),
-        (MixesAfterTransfer, loader, "on_after_batch_transfer mixes records"),
-        (MixesBeforeTransfer, loader, "on_before_batch_transfer, .* mixes records"),
+        (Changes, lambda: loader(collate_fn=collate_with_a_mean), "collate function mixes records"),
+        # As usual: in training only.
+        (
+            lambda: Changes(after=mixed_if(lambda m: m.training and m.trainer.training)),
+            loader,
+            "on_after_batch_transfer mixes records",
+        ),
+        (lambda: Changes(before=lambda _, x: neighbours(x)), loader, "on_before_batch_transfer, .* mixes records"),
         (Classifier, DataThatMixes, "on_before_batch_transfer, .* mixes records"),
     ],
 )
@@ -150,73 +166,51 @@ def test_no_mechanism_trains_on_mixed_records(module, data, message, mechanism, 
     assert used.privacy is None
 
 
-class MixesLater(Classifier):
-    def on_after_batch_transfer(self, batch, dataloader_idx):
-        return (pairs(batch[0]), batch[1]) if self.current_epoch > 0 else batch
+def later(module):
+    return module.current_epoch > 0
 
 
 def test_mixing_that_begins_in_a_later_epoch_ends_the_training_there(tmp_path):
     used = strategy()
     with pytest.raises(ConfigurationError, match="on_after_batch_transfer mixes records"):
-        trainer(tmp_path, used).fit(MixesLater(), loader(batch_size=20))
+        trainer(tmp_path, used).fit(Changes(after=mixed_if(later)), loader(batch_size=20))
     assert used.privacy.steps == 3
 
 
-class MixesInTrainingStepLater(Classifier):
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        return super().training_step((pairs(x), y) if self.current_epoch > 0 else batch, batch_idx)
-
-
-class RemembersLater(Classifier):
-    last = None
-
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        before, self.last = self.last, x.mean(0, keepdim=True).detach()
-        remembers = self.current_epoch > 0 and before is not None
-        return super().training_step((x + before, y) if remembers else batch, batch_idx)
+def remembers_later(module, x):
+    before, module.last = module.last, x.mean(0, keepdim=True).detach()
+    return x + before if later(module) else x
 
 
 @pytest.mark.parametrize(
-    ("module", "gradients", "message"),
+    ("inside", "gradients", "message"),
     [
-        (MixesInTrainingStepLater, "hooks", "hooks would mix records"),
-        (RemembersLater, "loop", "training_step remembers"),
-        (RemembersLater, "hooks", "training_step remembers"),
+        (mixed_if(later), "hooks", "hooks would mix records"),
+        (remembers_later, "functional", "training_step remembers"),
+        (remembers_later, "loop", "training_step remembers"),
+        (remembers_later, "hooks", "training_step remembers"),
     ],
 )
-def test_a_training_step_that_mixes_from_a_later_epoch_on_ends_the_training_there(module, gradients, message, tmp_path):
+def test_a_training_step_that_mixes_from_a_later_epoch_on_ends_the_training_there(inside, gradients, message, tmp_path):
     used = strategy(gradients=gradients)
     with pytest.raises(ConfigurationError, match=message):
-        trainer(tmp_path, used).fit(module(), loader(batch_size=20))
+        trainer(tmp_path, used).fit(Changes(inside), loader(batch_size=20))
     assert used.privacy.steps == 3
-
-
-class MixesOddBatches(Classifier):
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        return super().training_step((pairs(x), y) if batch_idx % 2 else batch, batch_idx)
 
 
 def test_a_training_step_that_mixes_every_other_batch_is_found_at_the_start(tmp_path):
     used = strategy(gradients="hooks")
     with pytest.raises(ConfigurationError, match="hooks would mix records"):
-        trainer(tmp_path, used).fit(MixesOddBatches(), loader())
+        trainer(tmp_path, used).fit(Changes(mixed_if(lambda m: m.index % 2)), loader())
     assert used.privacy is None
-
-
-class MixesAtTheLastStep(Classifier):
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        mixed = self.global_step % 2 == 1
-        return super().training_step((pairs(x), y) if mixed else batch, batch_idx)
 
 
 def test_a_training_step_that_mixes_at_some_steps_is_found_before_long(tmp_path):
     used = strategy(gradients="hooks")
     with pytest.raises(ConfigurationError, match="hooks would mix records"):
-        trainer(tmp_path, used, max_epochs=60).fit(MixesAtTheLastStep(), loader(batch_size=30))
+        trainer(tmp_path, used, max_epochs=60).fit(
+            Changes(mixed_if(lambda m: m.global_step % 2)), loader(batch_size=30)
+        )
     assert 0 < used.privacy.steps < 100
 
 
@@ -276,7 +270,7 @@ def test_hooks_of_validation_get_their_batches(tmp_path):
 @pytest.mark.parametrize("gradients", ["functional", "loop"])
 def test_records_that_meet_no_other_may_be_trained_on_with_what_would_mix_a_batch(gradients, tmp_path):
     used = strategy(gradients=gradients)
-    trainer(tmp_path, used).fit(MixesInTrainingStepLater(), loader(batch_size=20))
+    trainer(tmp_path, used).fit(Changes(mixed_if(later)), loader(batch_size=20))
     assert used.privacy.steps > 3
 
 
