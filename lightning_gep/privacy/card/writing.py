@@ -12,6 +12,7 @@ from lightning_gep.privacy.card.sweep import sweep_card
 from lightning_gep.privacy.files import CARD_FILE, CARD_PAGE, read_json, write_json, write_text
 
 Card = Mapping[str, Any]
+SUFFIXES = (Path(CARD_FILE).suffix, Path(CARD_PAGE).suffix)
 
 
 def read_card(directory: Path) -> dict[str, Any] | None:
@@ -20,24 +21,29 @@ def read_card(directory: Path) -> dict[str, Any] | None:
 
 
 def read_card_of(run_id: str, directory: Path) -> dict[str, Any] | None:
-    """The card of that run in a directory, also where another run has put it aside."""
-    found = (_read(directory / name) for name in (CARD_FILE, _kept_name(CARD_FILE, run_id)))
+    """The card of that run in a directory, even if another run has set it aside."""
+    found = (_read(path) for path in (directory / CARD_FILE, *_set_aside(directory)))
     return next((card for card in found if card is not None and card.get("run_id") == run_id), None)
 
 
 def write_card(directory: Path, card: Card) -> None:
-    """Replace the run's card, JSON and page. A card of another run in the same place is kept under its run's name."""
-    _keep_other_runs_card(directory, card)
+    """Replace the run's card, JSON and page. The card of another run is set aside under that run's name."""
+    there = directory / CARD_FILE
+    if there.exists():
+        found = _read(there)
+        owner = "unreadable" if found is None else str(found.get("run_id") or found.get("kind") or "unknown")
+        if owner != card["run_id"]:
+            _rename(directory, there, f"{there.stem}-{owner}")
     _write(directory, card)
-    kept = directory / _kept_name(CARD_FILE, str(card["run_id"]))
-    if (old := _read(kept)) is not None and old.get("run_id") == card["run_id"]:
-        # It was put aside when another run began here; what it says is older than the card just written.
-        kept.unlink()
-        kept.with_suffix(Path(CARD_PAGE).suffix).unlink(missing_ok=True)
+    for path in _set_aside(directory):
+        # Set aside when another run started here; it is older than the card just written.
+        if (old := _read(path)) is not None and old.get("run_id") == card["run_id"]:
+            for suffix in SUFFIXES:
+                path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def update_selection(directory: Path, selection: Mapping[str, Any]) -> None:
-    """Put a new selection block on the card in a directory, JSON and page."""
+    """Replace the selection block of the card in a directory, JSON and page."""
     card = read_card(directory)
     if card is None:
         raise ConfigurationError(
@@ -47,38 +53,28 @@ def update_selection(directory: Path, selection: Mapping[str, Any]) -> None:
 
 
 def write_sweep_card(directory: Path, cards: Mapping[str, Card], selection: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the card of a whole sweep, from the cards of its runs by the names of their jobs; returns it."""
+    """Write the card of a whole sweep, from the cards of its runs by job name; returns it."""
     return _write(directory, sweep_card(directory.name, cards, selection, software()))
 
 
 def _write(directory: Path, card: Card) -> dict[str, Any]:
-    # The page first: a reader of the JSON then finds a page that is at least as new.
+    # The page first: whoever reads the JSON then finds a page that is at least as new.
     write_text(directory / CARD_PAGE, card_page(card))
     written = {**card, "headline": headline(card)}
     write_json(directory / CARD_FILE, written)
     return written
 
 
-def _keep_other_runs_card(directory: Path, card: Card) -> None:
-    there = directory / CARD_FILE
-    if not there.exists():
-        return
-    found = _read(there)
-    owner = "unreadable" if found is None else str(found.get("run_id") or found.get("kind") or "unknown")
-    if owner == card["run_id"]:
-        return
-    kept = directory / _kept_name(CARD_FILE, owner)
-    before = _read(kept)
-    if kept.exists() and (before is None or before.get("run_id") != owner):
-        kept = directory / f"{Path(CARD_FILE).stem}-{owner}-{there.stat().st_mtime_ns}{kept.suffix}"
-    there.replace(kept)
-    page = directory / CARD_PAGE
-    if page.exists():
-        page.replace(kept.with_suffix(page.suffix))
+def _set_aside(directory: Path) -> list[Path]:
+    return sorted(directory.glob(f"{Path(CARD_FILE).stem}-*{SUFFIXES[0]}"))
 
 
-def _kept_name(name: str, owner: str) -> str:
-    return f"{Path(name).stem}-{owner[:8]}{Path(name).suffix}"
+def _rename(directory: Path, path: Path, stem: str) -> None:
+    if (directory / f"{stem}{path.suffix}").exists() and stem.endswith(("unreadable", "unknown")):
+        stem = f"{stem}-{path.stat().st_mtime_ns}"
+    for suffix in SUFFIXES:
+        if path.with_suffix(suffix).exists():
+            path.with_suffix(suffix).replace(directory / f"{stem}{suffix}")
 
 
 def _read(path: Path) -> dict[str, Any] | None:
