@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 
 import pytest
@@ -75,10 +74,3 @@ def test_what_w_and_b_refuses_is_one_line(logged_in, capsys):
     logged_in.setattr(Workspace, "save", save)
     assert main([]) == 1
     assert capsys.readouterr().err == "gep-dashboard: W&B rejected the dashboard: no such project\n"
-
-
-def test_help_is_quick_and_names_the_options():
-    result = subprocess.run(
-        [sys.executable, "-m", "lightning_gep.cli.dashboard", "--help"], capture_output=True, text=True, check=True
-    )
-    assert all(option in result.stdout for option in ("--project", "--entity", "--json"))

@@ -1,4 +1,3 @@
-import json
 import logging
 import os
 import pickle
@@ -12,7 +11,6 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
-from omegaconf import OmegaConf
 
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.errors import ConfigurationError
@@ -69,13 +67,13 @@ def everything_below(directory):
     return b"\n".join(path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file())
 
 
-def test_a_job_is_one_run_with_exactly_what_may_be_known(tmp_path):
+def test_a_job_is_one_run_with_exactly_what_may_be_known(tmp_path, capfd):
     logger = PrivateWandbLogger(tmp_path / "job", job_type="gep", dataset="a.b.DigitsDataModule", epsilon=5.0)
     logger.log_hyperparams({"seed": 0, "mechanism": {"k": 6, "split": [1.0, 2.0]}, "sweep": None})
-    fit = train(tmp_path / "job", logger, Talkative())
-    report = fit.strategy.privacy.report()
+    report = train(tmp_path / "job", logger, Talkative()).strategy.privacy.report()
     log_summary([logger], mechanism="gep", privacy=report, test_accuracy=0.75, seconds=2.0)
     finish_runs([logger])
+    assert "a line for the console" in capfd.readouterr().out, "it was printed"
 
     (run,) = written_runs(tmp_path)
     assert run.keys == ALWAYS | {"test/accuracy"}
@@ -83,7 +81,6 @@ def test_a_job_is_one_run_with_exactly_what_may_be_known(tmp_path):
     assert (run.run.project, run.run.display_name, run.run.run_group) == ("lightning-gep", "job", "")
     assert (run.run.job_type, list(run.run.tags)) == ("gep", ["gep", "digits", "epsilon=5"])
     assert run.exit_code == 0
-
     of_the_account = {f"privacy/{name}" for name in report}
     at_the_end = {"test/accuracy", "accuracy_of/gep", "performance/training_seconds"}
     assert {key for key in run.summary if not key.startswith("_")} == run.keys | of_the_account | at_the_end
@@ -91,28 +88,14 @@ def test_a_job_is_one_run_with_exactly_what_may_be_known(tmp_path):
     assert run.summary["privacy/steps"] == 10
     assert run.summary["accuracy_of/gep"] == 0.75
 
-
-def test_w_and_b_gets_neither_console_nor_code_nor_the_machine(tmp_path, capfd):
-    logger = PrivateWandbLogger(tmp_path / "job")
-    train(tmp_path / "job", logger, Talkative())
-    finish_runs([logger])
-    assert "a line for the console" in capfd.readouterr().out, "it was printed"
-    (run,) = written_runs(tmp_path)
-    # No output, output_raw, stats, environment or files: only what was logged.
-    assert run.kinds == {"header", "run", "telemetry", "metric", "history", "summary", "exit"}
-    assert (run.run.host, run.run.HasField("git"), run.run.config.update[0].key) == ("", False, "_wandb")
-    kept = everything_below(tmp_path / "job")
-    assert b"a line for the console" not in kept
+    # Neither console nor code nor the machine: no output, stats, environment or files.
+    assert run.kinds - {"config"} == {"header", "run", "telemetry", "metric", "history", "summary", "exit"}
+    assert (run.run.host, run.run.HasField("git")) == ("", False)
     assert not [path for path in (run.path.parent / "files").rglob("*") if path.is_file()]
-
-
-def test_what_training_step_logs_is_in_no_file_of_w_and_b(tmp_path):
-    logger = PrivateWandbLogger(tmp_path / "job")
-    train(tmp_path / "job", logger)
-    finish_runs([logger])
-    assert b"val/accuracy" in everything_below(tmp_path / "job" / "wandb")
-    assert b"train/loss" not in everything_below(tmp_path / "job" / "wandb")
-    assert b"nonprivate" not in everything_below(tmp_path / "job" / "wandb")
+    kept = everything_below(tmp_path / "job" / "wandb")
+    assert b"val/accuracy" in kept
+    for private in (b"a line for the console", b"train/loss", b"nonprivate"):
+        assert private not in kept
 
 
 def test_asked_for_it_is_there_as_nonprivate_only(tmp_path):
@@ -188,14 +171,13 @@ def test_a_resumed_job_continues_its_run(tmp_path):
 
 def test_after_finish_more_can_be_logged_to_the_same_run(tmp_path):
     logger = PrivateWandbLogger(tmp_path)
-    logger.log_metrics({"a": 1.0, "epoch": 0}, 0)
-    logger.finish()
-    logger.finish()
-    assert wandb.run is None
-    logger.log_metrics({"b": 1.0})
-    logger.finish()
-    assert {run.run.run_id for run in written_runs(tmp_path)} == {logger.version}
-    assert {key for run in written_runs(tmp_path) for key in run.keys} >= {"a", "b"}
+    for name in ("a", "b"):
+        logger.log_metrics({name: 1.0})
+        logger.finish()
+        logger.finish()
+    runs = written_runs(tmp_path)
+    assert {run.run.run_id for run in runs} == {logger.version}
+    assert {key for run in runs for key in run.keys} >= {"a", "b"}
 
 
 def test_a_job_that_fails_keeps_what_it_logged(tmp_path):
@@ -214,12 +196,14 @@ def test_a_job_that_fails_keeps_what_it_logged(tmp_path):
 
 
 def test_the_card_is_an_artifact(tmp_path):
-    card = tmp_path / "checkpoints"
+    logger, card = PrivateWandbLogger(tmp_path / "job"), tmp_path / "checkpoints"
+    for nothing in (None, card):
+        log_card(logger, nothing)
+    finish_runs([logger])
+    assert written_runs(tmp_path) == [], "no card, no run"
     card.mkdir()
-    (card / "privacy_card.json").write_text("{}")
-    (card / "privacy_card.html").write_text("<p>ε</p>")
-    (card / "last.ckpt").write_text("weights")
-    logger = PrivateWandbLogger(tmp_path / "job")
+    for name in ("privacy_card.json", "privacy_card.html", "last.ckpt"):
+        (card / name).write_text("{}")
     log_card([CSVLogger(tmp_path), logger], card)
     finish_runs([logger])
     (run,) = written_runs(tmp_path)
@@ -228,16 +212,7 @@ def test_the_card_is_an_artifact(tmp_path):
     assert sorted(entry.path for entry in artifact.manifest.contents) == ["privacy_card.html", "privacy_card.json"]
 
 
-@pytest.mark.parametrize("directory", [None, "empty"])
-def test_without_a_card_there_is_no_artifact_and_no_run(tmp_path, directory):
-    logger = PrivateWandbLogger(tmp_path / "job")
-    log_card(logger, directory and tmp_path / directory)
-    finish_runs([logger])
-    assert written_runs(tmp_path) == []
-
-
-@pytest.mark.parametrize("kind", [PrivateWandbLogger, WandbLogger])
-@pytest.mark.parametrize("log", ["gradients", "all"])
+@pytest.mark.parametrize(("kind", "log"), [(PrivateWandbLogger, "gradients"), (WandbLogger, "all")])
 def test_gradients_cannot_be_watched(tmp_path, monkeypatch, kind, log):
     monkeypatch.setenv("WANDB_MODE", "offline")
     logger, module = kind(save_dir=tmp_path), Tested()
@@ -263,7 +238,7 @@ def test_weights_can_be_watched(tmp_path):
     assert not [key for key in run.keys if "gradient" in key]
 
 
-def test_without_an_account_it_is_offline_and_says_where_once(tmp_path, caplog):
+def test_without_an_account_it_is_offline_and_says_where_once(tmp_path, caplog, capfd):
     with caplog.at_level(logging.INFO, "lightning.pytorch"):
         logger = PrivateWandbLogger(tmp_path)
         logger.log_hyperparams({})
@@ -273,13 +248,8 @@ def test_without_an_account_it_is_offline_and_says_where_once(tmp_path, caplog):
     (run,) = written_runs(tmp_path)
     assert "not logged in" in notice
     assert f"wandb sync {run.path.parent}" in notice
-
-
-def test_offline_prints_nothing_else(tmp_path, capfd):
-    logger = PrivateWandbLogger(tmp_path)
-    logger.log_metrics({"a": 1.0})
-    finish_runs([logger])
     assert "wandb:" not in "".join(capfd.readouterr())
+    assert "WANDB_MODE" not in os.environ, "the next job decides for itself"
 
 
 class BeganError(Exception):
@@ -316,13 +286,6 @@ def test_who_decides_whether_it_is_online(tmp_path, monkeypatch, key, mode, aske
     assert begun["resume"] == "allow"
 
 
-def test_an_offline_job_leaves_the_next_one_its_choice(tmp_path):
-    logger = PrivateWandbLogger(tmp_path, offline=True)
-    logger.log_hyperparams({})
-    finish_runs([logger])
-    assert "WANDB_MODE" not in os.environ
-
-
 def test_other_processes_begin_no_run(tmp_path, monkeypatch):
     from lightning.pytorch.utilities import rank_zero_only
 
@@ -357,36 +320,32 @@ def test_names_come_from_the_records_or_from_the_user(tmp_path):
     assert (list(own.tags), own.entity, own.notes) == (["t"], "e", "a note")
 
 
-def test_tags():
-    assert default_tags("gp", "recipes.data.digits.DigitsDataModule", 0.5) == ["gp", "digits", "epsilon=0.5"]
-    assert default_tags(None, None, None) == []
-    assert default_tags("gep", "DataModule", None) == ["gep", "datamodule"]
+@pytest.mark.parametrize(
+    ("settings", "tags"),
+    [(("gp", "a.DigitsDataModule", 0.5), ["gp", "digits", "epsilon=0.5"]), ((None, None, None), [])],
+)
+def test_tags(settings, tags):
+    assert default_tags(*settings) == tags
 
 
-def test_an_infinite_epsilon_is_written_as_such(tmp_path):
-    logger = PrivateWandbLogger(tmp_path)
-    log_summary([logger], mechanism="gp", privacy={"private": False, "epsilon": float("inf"), "target_epsilon": None})
-    finish_runs([logger])
-    (run,) = written_runs(tmp_path)
-    assert run.summary["privacy/epsilon"] == float("inf")
-    assert "privacy/target_epsilon" not in run.summary
+def test_without_wandb_it_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'lightning-gep\[wandb\]'"):
+        PrivateWandbLogger(tmp_path)
+    finish_runs([CSVLogger(tmp_path)])  # other loggers do not need it
 
 
 def test_the_config_makes_it_beside_the_csv(tmp_path):
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
         config = compose("train", [f"output_dir={tmp_path}/job", "logger=wandb", "privacy.epsilon=2"])
         loggers = [instantiate(entry) for entry in config.logger.values()]
-        assert [type(logger) for logger in loggers] == [CSVLogger, PrivateWandbLogger]
-        settings = OmegaConf.to_container(config.copy(), resolve=False)
-    for logger in loggers:
-        logger.log_hyperparams({"mechanism": {"k": 100}, "nothing": None})
+    assert [type(logger) for logger in loggers] == [CSVLogger, PrivateWandbLogger]
+    log_summary(loggers, mechanism="gp", privacy={"private": False, "epsilon": float("inf"), "target_epsilon": None})
     finish_runs(loggers)
     (run,) = written_runs(tmp_path)
     assert (run.run.job_type, list(run.run.tags)) == ("gep", ["gep", "digits", "epsilon=2"])
-    assert run.config["mechanism"] == {"k": 100}
-    assert json.loads(json.dumps(settings["logger"]["wandb"]))["offline"] is None
-    kept = OmegaConf.load(tmp_path / "job" / "metrics" / "hparams.yaml")
-    assert kept == {"mechanism": {"k": 100}, "nothing": None}
+    assert run.summary["privacy/epsilon"] == float("inf")
+    assert "privacy/target_epsilon" not in run.summary
 
 
 def test_every_job_of_a_real_sweep_is_a_run_with_exactly_these_keys(tmp_path):
