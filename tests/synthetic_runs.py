@@ -1,18 +1,16 @@
 """Directories as gep-train leaves them, without training: runs over mechanism, k, ε and seed in every state.
 
 The numbers are made up, but hang together: noise and ε belong to the plan of 150 steps on 1257 records, and accuracy
-grows with ε. `hold` keeps the lock of a run, as a process that is training in it does.
+grows with ε.
 """
 
 import csv
-import fcntl
 import itertools
 import math
 import random
-from contextlib import contextmanager
-from pathlib import Path
 
 from lightning_gep.privacy.files import write_json
+from tests.cards import MECHANISM, PUBLIC, SOFTWARE
 
 STEPS, RATE, DELTA = 150, 256 / 1257, 1e-4
 NOISE = {1.0: 8.0645, 2.0: 4.4636, 4.0: 2.5562, 8.0: 1.5517}
@@ -62,7 +60,7 @@ def write_run(
     if status == "finished":
         newest["test/accuracy"] = test
     newest.update(metrics or {})
-    spent = math.inf if math.isinf(epsilon) else epsilon_after(step, epsilon)
+    spent = epsilon_after(step, epsilon)
     target = None if math.isinf(epsilon) else epsilon
     report = {
         "private": private and not math.isinf(epsilon),
@@ -142,96 +140,44 @@ def write_sweep(
     return list(jobs)
 
 
-@contextmanager
-def hold(*directories):
-    """As long as this lasts, the runs look as if processes were training in them."""
-    files = [(Path(directory) / "run.lock").open("a") for directory in directories]
-    try:
-        for file in files:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        for file in files:
-            file.close()
-
-
 def run_card(report, mechanism, k, status):
     """A privacy card in format 1."""
-    target = report["target_epsilon"]
-    spent = report["epsilon"]
-    more = spent if spent == "inf" else round(1.05 * spent, 4)
-    if report["private"]:
-        said = f"The model is ({spent}, {DELTA:g})-differentially private for adding or removing one training record."
-    else:
-        said = "The model is not private."
-    part = {"clip": 1.0, "sigma": 2.31, "noise_std": 2.31}
+    target, spent, private = report["target_epsilon"], report["epsilon"], report["private"]
+    said = f"({spent}, {DELTA:g})-differentially private for adding or removing one training record"
+    parts = {"embedding": None} if mechanism == "gp" else {"residual": None} if mechanism == "bgep" else {}
     return {
         "format": 1,
+        "kind": "run",
         "written": "2025-03-01T10:01:00Z",
         "status": status,
         "guarantee": {
-            "statement": said,
-            "definition": "(ε, δ)-differential privacy",
-            "private": report["private"],
+            "statement": f"The model is {said if private else 'not private'}.",
+            "private": private,
             "unit": "one training record",
-            "neighbouring_relation": "adding or removing one record",
-            "trust_model": "central: whoever trains sees the records",
             "delta": DELTA,
             "accountant": "pld",
             "target_epsilon": target,
-            "epsilon_spent": {"pld": spent, "rdp": more},
-            "epsilon_planned": None if target is None else {"pld": target, "rdp": round(1.05 * target, 4)},
+            "epsilon_spent": {"pld": spent},
+            "epsilon_planned": None if target is None else {"pld": target},
         },
-        "mechanism": {
-            "name": mechanism,
-            "noise_multiplier": report["noise_multiplier"],
-            "clipping": "separate",
-            "embedding": None if mechanism == "gp" else part,
-            "residual": None if mechanism == "bgep" else {"clip": 0.5, "sigma": 2.31, "noise_std": 1.155},
-            "k": k,
-            "num_parameters": 14394,
-            "split": "optimal",
-            "groups": [
-                {"name": "features", "parameters": 9800, "k": 60},
-                {"name": "head", "parameters": 4594, "k": 40},
-            ],
-            "subspace": None if mechanism == "gp" else "tracked",
-            "num_anchors": 50,
-            "refresh_every": 1,
-            "chosen_on_public_data": ["clip_residual"],
-        },
+        "mechanism": {**MECHANISM, **parts, "name": mechanism, "noise_multiplier": report["noise_multiplier"], "k": k},
         "sampling": {"method": "poisson", "records": 1257, "expected_batch_size": 256, "sample_rate": RATE},
         "steps": {"counted": report["steps"], "planned": STEPS, "ledger": "5d41402abc4b2a76b9719d911017c592.ledger"},
-        "public_data": {"name": "photographs", "records": 2000, "hashed_records": 2000, "sha256": "9f86d081" * 8},
+        "public_data": PUBLIC,
         "released": ["the weights after every step", "ε, δ and the noise multiplier"],
         "not_covered": [
             "validation and test records, and choices made by looking at them",
             "values logged as nonprivate/…",
         ],
-        "selection": {
-            "runs": 1,
-            "rule": "single",
-            "epsilon": spent,
-            "delta": DELTA,
-            "accountant": "pld",
-            "explanation": "One run was trained and nothing was chosen.",
-            "complete": status == "finished",
-        },
-        "randomness": {"generator": "system", "secret": report["private"], "explanation": "Drawn from OS entropy."},
-        "software": {
-            "lightning_gep": "0.1.0",
-            "python": "3.11.9",
-            "torch": "2.15.0",
-            "lightning": "2.6.6",
-            "git_revision": "c0ffee",
-            "git_dirty": False,
-            "platform": "Linux",
-        },
+        "selection": _selection(1, "single", spent, DELTA, "One run was trained and nothing was chosen."),
+        "randomness": {"generator": "system", "secret": private, "explanation": "Drawn from OS entropy."},
+        "software": SOFTWARE,
     }
 
 
 def sweep_card(runs, epsilon):
     """The totals of a sweep."""
+    together = f"The {runs} runs compose: whoever sees all of them, or the best, sees at most this."
     return {
         "format": 1,
         "kind": "sweep",
@@ -244,19 +190,17 @@ def sweep_card(runs, epsilon):
             "unit": "one training record",
             "delta": 0.0018,
             "accountant": "pld",
-            "epsilon_spent": {"pld": 0.8 * epsilon, "rdp": 0.9 * epsilon},
+            "epsilon_spent": {"pld": 0.8 * epsilon},
         },
         "not_covered": ["validation and test records, and choices made by looking at them"],
-        "selection": {
-            "runs": runs,
-            "rule": "composition",
-            "epsilon": 0.8 * epsilon,
-            "delta": 0.0018,
-            "accountant": "pld",
-            "explanation": f"The {runs} runs compose: whoever sees all of them, or the best, sees at most this.",
-            "complete": True,
-        },
+        "selection": _selection(runs, "composition", 0.8 * epsilon, 0.0018, together),
+        "software": SOFTWARE,
     }
+
+
+def _selection(runs, rule, epsilon, delta, explanation):
+    known = {"runs": runs, "rule": rule, "epsilon": epsilon, "delta": delta}
+    return {**known, "accountant": "pld", "explanation": explanation, "complete": True}
 
 
 def _config(mechanism, k, epsilon, seed, data):
@@ -275,7 +219,7 @@ def _table(steps, epsilon, test, mechanism, nonprivate, seed):
     draw = random.Random(f"{mechanism}{epsilon}{seed}")
     rows = []
     for step in range(4, steps, 5):
-        spent = math.inf if math.isinf(epsilon) else epsilon_after(step + 1, epsilon)
+        spent = epsilon_after(step + 1, epsilon)
         row = {
             "step": step,
             "epoch": step // 5,

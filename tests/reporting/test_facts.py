@@ -14,9 +14,10 @@ from lightning_gep.reporting.facts import (
     not_private_sentence,
     progress,
 )
+from lightning_gep.reporting.records import locked
 from lightning_gep.reporting.runs import Collection, Run, load
 from lightning_gep.reporting.text import duration, listed, memory, percent, sentence, short, spent, with_spread
-from tests.synthetic_runs import hold, write_run, write_sweep
+from tests.synthetic_runs import write_run, write_sweep
 
 
 def run(status="finished", validation=None, test=None, **more):
@@ -32,7 +33,7 @@ def cells(run):
 
 def test_progress(tmp_path):
     jobs = write_sweep(tmp_path, states=["running"] + ["waiting"] * 5)
-    with hold(tmp_path / jobs[0]):
+    with locked(tmp_path / jobs[0]):
         assert progress(load(tmp_path).runs) == "12 of 18 finished, 1 running, 5 waiting"
     assert progress([run("failed")]) == "failed"
     assert progress([run(), run("paused")]) == "1 of 2 finished, 1 paused"

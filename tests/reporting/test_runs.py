@@ -4,8 +4,9 @@ import math
 import pytest
 
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.reporting.records import locked
 from lightning_gep.reporting.runs import data_name, load, natural, number, parse_overrides, split_job
-from tests.synthetic_runs import hold, write_run, write_sweep
+from tests.synthetic_runs import write_run, write_sweep
 
 
 def edit(path, **changes):
@@ -28,7 +29,7 @@ def test_a_finished_run(tmp_path):
 
 def test_the_states_of_a_sweep(tmp_path):
     jobs = write_sweep(tmp_path, states=["running", "running", "waiting", "failed"])
-    with hold(tmp_path / jobs[0]):
+    with locked(tmp_path / jobs[0]):
         collection = load(tmp_path)
     assert [run.job for run in collection.runs] == jobs
     assert [run.status for run in collection.runs[:5]] == ["running", "interrupted", "waiting", "failed", "finished"]
