@@ -1,7 +1,6 @@
 """Directories of runs and sweeps as plain values. Damaged files become warnings and hide nothing else."""
 
 import csv
-import json
 import math
 import os
 import re
@@ -17,7 +16,7 @@ from lightning_gep.reporting.records import RUN_FILE, SWEEP_FILE, Row, RunRecord
 Card = dict[str, Any]
 
 # What reading a file that is damaged or still being written can raise.
-UNREADABLE = (OSError, ValueError, TypeError, csv.Error)
+UNREADABLE = (OSError, ValueError, TypeError, AttributeError, csv.Error)
 
 
 @dataclass(frozen=True)
@@ -145,19 +144,19 @@ class _Reader:
 
     def _run(self, directory: Path) -> Run:
         name, place = directory.resolve().name, self._place(directory)
-        try:
-            record = RunRecord.read(directory)
-            assert record is not None
-            check_record(record)
-        except UNREADABLE as error:
-            self.damaged.append(str(directory / RUN_FILE))
-            return Run(name, "unreadable", place, error=self._warn(directory / RUN_FILE, error))
         rows: list[Row] = []
         try:
             rows = read_metrics(directory)
         except UNREADABLE as error:
             self._warn(directory / "metrics", error)
-        return run_of(record, place, rows, self._card(directory / "checkpoints" / CARD_FILE), name)
+        card = self._card(directory / "checkpoints" / CARD_FILE)
+        try:
+            record = RunRecord.read(directory)
+            assert record is not None
+            return run_of(record, place, rows, card, name)
+        except UNREADABLE as error:
+            self.damaged.append(str(directory / RUN_FILE))
+            return Run(name, "unreadable", place, error=self._warn(directory / RUN_FILE, error))
 
     def _waiting(self, directory: Path) -> Run:
         """A job of a sweep that has not started: all that is known is in its name."""
@@ -205,18 +204,8 @@ def natural(text: str) -> list[tuple[bool, int, str]]:
     return [(not digits, int(digits or 0), letters) for digits, letters in parts]
 
 
-def check_record(record: RunRecord) -> None:
-    """Raises ValueError for a record whose fields have the wrong types."""
-    kinds = {str: ("job", "status"), list: ("overrides",), dict: ("config", "metrics")}
-    checks = [(name, kind) for kind, names in kinds.items() for name in names]
-    checks += [(name, kind) for name, kind in (("privacy", dict), ("error", str)) if getattr(record, name) is not None]
-    for name, kind in checks:
-        if not isinstance(getattr(record, name), kind):
-            raise ValueError(f"{name} is {json.dumps(getattr(record, name), default=str)[:80]}")
-
-
 def run_of(record: RunRecord, place: str, rows: list[Row], card: Card | None, name: str) -> Run:
-    """The record with its settings looked up and every number checked."""
+    """The record with its settings looked up and every number checked; a field of the wrong type raises."""
     privacy, config = record.privacy or {}, record.config
     overrides = parse_overrides(record.overrides or split_job(record.job))
     mechanism = str(inner(config, "mechanism", "mechanism") or overrides.get("mechanism", ""))
@@ -225,7 +214,7 @@ def run_of(record: RunRecord, place: str, rows: list[Row], card: Card | None, na
     private = privacy.get("private")
     return Run(
         job=record.job or name,
-        status=record.status,
+        status=str(record.status),
         place=place,
         overrides=overrides,
         mechanism=mechanism,
@@ -248,7 +237,7 @@ def run_of(record: RunRecord, place: str, rows: list[Row], card: Card | None, na
         },
         rows=rows,
         card=card,
-        error=record.error,
+        error=None if record.error is None else str(record.error),
     )
 
 

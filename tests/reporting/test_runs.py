@@ -72,6 +72,8 @@ def test_what_lies_inside_a_run_is_not_another_run(tmp_path):
         b'{"job": "x", "colour": "red"}',
         b'{"job": "x", "metrics": null}',
         b'{"job": 3}',
+        b'{"job": "x", "config": []}',
+        b'{"job": "x", "privacy": "none"}',
         b"{}",
     ],
 )
