@@ -1,4 +1,3 @@
-import json
 import multiprocessing
 import os
 
@@ -43,16 +42,10 @@ def flip_a_byte(entry):
     (entry / "images.npy").write_bytes(content)
 
 
-def forget_arrays(entry):
-    manifest = json.loads((entry / MANIFEST).read_text())
-    (entry / MANIFEST).write_text(json.dumps({**manifest, "recipe": []}))
-
-
 @pytest.mark.parametrize(
     "damage",
     [
         flip_a_byte,
-        forget_arrays,
         lambda entry: os.truncate(entry / "images.npy", 100),
         lambda entry: np.save(entry / "labels.npy", np.arange(6)),
         lambda entry: (entry / "labels.npy").unlink(),
@@ -119,9 +112,3 @@ def test_processes_that_start_together_make_an_entry_once(tmp_path):
     assert lines.count("made") == 1
     assert len(lines) == 5
     assert len(set(lines)) == 2
-
-
-def test_a_cache_directory_that_cannot_be_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match=r"cache_directory='.*file' cannot be written to"):
-        ArrayCache(tmp_path / "file").get("set", RECIPE, tuple, Maker())

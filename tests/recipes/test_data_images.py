@@ -145,28 +145,17 @@ def test_public_images_pass_the_check_and_private_ones_do_not(mnist):
     ("settings", "message"),
     [
         ({"name": "mnits"}, "name='mnits' is not known. Choose one of 'mnist', 'svhn', 'cifar10'"),
-        ({"batch_size": 0}, "batch_size must be a whole number above 0, but it is 0"),
         ({"batch_size": 31}, "batch_size=31 is above the 30 training images. Use fewer, e.g. 30"),
         ({"batch_size": 26, "validation_size": 5}, "batch_size=26 is above the 25 training images"),
         ({"validation_size": 30}, "validation_size=30 leaves none of the 30 training images"),
         ({"validation_size": -1}, "validation_size must be a whole number that is 0 or more, but it is -1"),
         ({"reserved_test_size": 20}, "reserved_test_size=20 leaves none of the 20 test images"),
         ({"aux": TestSamples(20)}, "count=20 leaves none of the 20 test images"),
-        ({"aux_batch_size": 0}, "aux_batch_size must be a whole number above 0"),
-        ({"seed": -1}, "seed must be a whole number that is 0 or more, but it is -1"),
-        ({"num_workers": 1.0}, "num_workers must be a whole number that is 0 or more, but it is 1.0"),
         ({"extra": True}, "extra=True, but MNIST has no extra images"),
         ({"directory": None}, "directory must be a path, but it is None"),
-        ({"cache_directory": 3}, "cache_directory must be a path, but it is 3"),
         ({"download": "no"}, "download must be true or false, but it is 'no'"),
-        ({"extra": "off"}, "extra must be true or false, but it is 'off'"),
     ],
 )
 def test_a_value_that_cannot_work_is_named(settings, message, mnist):
     with pytest.raises(ConfigurationError, match=message):
         data(mnist, **settings)
-
-
-def test_without_public_images_their_loader_says_so(mnist):
-    with pytest.raises(ConfigurationError, match="aux=None: there are no public images"):
-        data(mnist).aux_dataloader()

@@ -63,29 +63,12 @@ def test_a_folder_of_pictures_of_all_sizes_and_colours(tmp_path):
     assert ImageFolder(str(tmp_path / "flat"), str(tmp_path / "cache"), count=None).records(COLOUR).labels is None
 
 
-def test_only_the_chosen_pictures_are_opened_and_only_the_first_time(tmp_path, monkeypatch):
-    data_files.write_pictures(tmp_path, [""], each=6)
-    opened = []
-    ordinary = Image.open
-    monkeypatch.setattr(Image, "open", lambda path: opened.append(path) or ordinary(path))
-    for _ in range(2):
-        assert len(images(ImageFolder(str(tmp_path), count=2))) == 2
-    assert len(opened) == 2
-
-
 def write_imagenet_npz(directory):
     data_files.write_npz(directory / "imagenet32_aux.npz", 6, labelled=False)
 
 
 def write_imagenet_folder(directory):
     data_files.write_imagenet(directory / "imagenet", each=2)
-
-
-def test_two_directories_with_one_cache_are_told_apart(tmp_path):
-    for each in (2, 3):
-        directory = tmp_path / f"of {each}"
-        data_files.write_imagenet(directory / "imagenet", each)
-        assert len(images(ImageNet(str(directory), str(tmp_path / "cache"), count=None))) == 3 * each
 
 
 def test_imagenet_in_place_of_a_deleted_npz_is_read(tmp_path):

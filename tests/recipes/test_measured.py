@@ -1,6 +1,5 @@
 """Norms, stable ranks and projection errors against slow, obvious ones, and the command on small files."""
 
-import itertools
 import json
 import re
 import shutil
@@ -13,7 +12,6 @@ from torch import nn
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.subspace import random_rows
 from lightning_gep.privacy.release import Part, Release
-from recipes.measured import drawing
 from recipes.measured.__main__ import SOURCES, main, measure_missing
 from recipes.measured.batch import WHOLE, of_gradients, of_projection, products_of
 from recipes.measured.figures import FIGURES, stable_rank
@@ -119,22 +117,6 @@ def test_a_smaller_basis_is_that_of_a_cold_start_of_its_own(groups, gradients):
             assert found[f"clipped_{part}s"] == clipped
 
 
-def test_principal_directions_are_those_of_most_energy(groups, gradients):
-    private, anchors = gradients
-    ks = (4, 12)
-    nested = cold_start(lambda: iter([anchors]), groups, ks, seed=5)
-    found = measured_with(nested, private, groups, "principal", 4)["error_of_mean"]
-    starts = random_rows(5, largest_quotas(groups, ks), groups.sizes, anchors)
-    rest, parts = [], split(anchors, groups)
-    for start, (name, rows), quota in zip(starts, split(private, groups).items(), groups.quotas(4), strict=True):
-        product = start.double() @ parts[name].T @ parts[name]
-        top = torch.linalg.svd(product, full_matrices=False).Vh[:quota]
-        rest.append((rows - rows @ top.T @ top).mean(dim=0))
-        size = float(rows.mean(dim=0).norm())
-        assert found[name] == pytest.approx(float(rest[-1].norm()) / size, rel=1e-3)
-    assert found[WHOLE] == pytest.approx(float(torch.cat(rest).norm() / private.double().mean(dim=0).norm()), rel=1e-3)
-
-
 def test_a_random_basis_leaves_out_its_share(groups, gradients):
     """A random subspace of k of p dimensions has k/p of the energy on average."""
     private, _ = gradients
@@ -151,12 +133,6 @@ def test_a_random_basis_leaves_out_its_share(groups, gradients):
     assert sum(kept) / len(kept) == pytest.approx(share, rel=0.1)
     assert 0 < share < 1
     assert k < p
-
-
-def test_the_large_basis_has_enough_vectors_for_every_k(groups):
-    for ks in itertools.combinations((3, 4, 5, 11, 12), 2):
-        largest = largest_quotas(groups, ks)
-        assert all(q <= most for k in ks for q, most in zip(groups.quotas(k), largest, strict=True))
 
 
 SMALL = [
@@ -268,13 +244,3 @@ def test_a_step_without_residuals_is_left_out_of_the_summary():
     for step in figures["steps"].values():
         step["bases"] = {}
     assert stable_rank.summary(figures) == "residuals were not measured"
-
-
-def test_no_line_of_a_picture_is_outside_of_its_panel():
-    _, ((left, right),) = drawing.panels(1, 2)
-    for axes, points in ((left, {1: 0.02, 2: 0.1}), (right, {1: 0.98, 2: 0.99})):
-        drawing.line(axes, points, "a line", 0)
-        drawing.label(axes, "title", "x", "y")
-    for axes in (left, right):
-        low, high = axes.get_ylim()
-        assert low < 0.02 < 0.99 < high

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from dataclasses import replace
 from functools import cache
 
@@ -31,8 +30,8 @@ from recipes.running.outcome import (
     write_result,
 )
 from recipes.running.settings import settings_of
-from recipes.tables import MNIST_EPSILON2, NO_PRIVACY, PAIRS, TABLE1, TABLES, TUNING, runs_in_order
-from recipes.tables.ours import BEST, HELD_OUT, NOISE, cells_of_experiments
+from recipes.tables import NO_PRIVACY, PAIRS, TABLE1, TABLES, TUNING, runs_in_order
+from recipes.tables.ours import BEST, HELD_OUT, NOISE
 from recipes.tables.types import Run
 
 EXPERIMENTS = config_directory() / "experiment"
@@ -136,16 +135,6 @@ def test_the_most_informative_runs_come_first():
     assert first == sorted(first)
 
 
-def test_our_own_table_is_made_of_the_files_there_are(tmp_path):
-    assert cells_of_experiments(tmp_path) == ()
-    (tmp_path / "mnist_epsilon2").mkdir()
-    (tmp_path / "mnist_best.yaml").write_text("# @package _global_\n# The best. Tuned on\n# validation.\ndata: 1\n")
-    (tmp_path / "mnist_epsilon2" / "joint.yaml").write_text("# @package _global_\ndata: 1\n")
-    best, joint = cells_of_experiments(tmp_path)
-    assert (best.name, best.line, best.experiment, best.seeds) == ("mnist_best", "The best", "mnist_best", (0, 1, 2))
-    assert (joint.line, joint.experiment) == ("joint", "mnist_epsilon2/joint")
-
-
 def test_the_page_has_means_with_their_spread_and_draws_what_there_is(tmp_path):
     gep = CELL["mnist_gep_eps2"]
     write(tmp_path, TABLE1.runs([gep.name]), 0.964, 0.966, 0.968)
@@ -160,17 +149,6 @@ def test_the_page_has_means_with_their_spread_and_draws_what_there_is(tmp_path):
     assert all("<svg" in (tmp_path / picture).read_text() for picture in pictures)
     assert "- 4 runs: a processor, 2 cores, 8.0 GB; python 1.0, torch 1.0, " in written
     assert written.count("Not run.") == len(FIGURES)
-
-
-def test_long_labels_stand_beside_the_final_accuracies(tmp_path):
-    write(tmp_path, MNIST_EPSILON2.runs(["mnist_best"]), 0.97, 0.971, 0.972)
-    write(tmp_path, TABLE1.runs(["mnist_gep_eps2"]), 0.97, 0.971, 0.972)
-    for table in (MNIST_EPSILON2, TABLE1):
-        draw(table, results_of(table, tmp_path), tmp_path)
-    in_words, short = ((tmp_path / f"{name}.svg").read_text() for name in ("mnist_epsilon2", "table1"))
-    assert ">GEP with our settings<" in in_words
-    assert "legend" not in in_words
-    assert "legend" in short
 
 
 def test_trials_are_judged_on_validation_images_and_never_on_test_images(tmp_path):
@@ -229,17 +207,6 @@ def test_a_committed_result_is_of_its_cells_settings_and_names_no_machine():
         assert found["config"] == settings, f"{run.name}: its settings have changed; run it again or delete it"
         assert found["private"] == (run.table != "no_privacy"), run.name
         assert not re.search(r'"(~|\.{0,2})/|https?:', json.dumps(found)), run.name
-
-
-def test_the_readme_has_what_came_out_and_how_long_it_took(tmp_path):
-    readme = README.read_text()
-    assert overview(readme, TABLES, tmp_path).count("| 0 of ") == len(TABLES)
-    write(tmp_path, TABLE1.runs(["mnist_gep_eps2"]), 0.964, 0.966, 0.968)
-    shutil.copytree(RESULTS / "figures", tmp_path / "figures")
-    written = overview(readme, TABLES, tmp_path)
-    assert "| GEP: MNIST, ε = 2: 96.60 ± 0.20. [Table 1" in written
-    assert "| 3 of 37 | 4 min 30 s |" in written
-    assert "| MNIST at ε = 5, step 0: GP: clipped gradient 0.63 against noise of 1.6; step 120: " in written
 
 
 def test_a_result_tells_the_code_that_the_run_began_with(tmp_path):

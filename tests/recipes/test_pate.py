@@ -27,11 +27,6 @@ def test_epsilon_is_that_of_one_gaussian_mechanism(budget):
     assert delta_of(budget, epsilon) == pytest.approx(1e-5, rel=1e-6)
 
 
-def test_a_budget_costs_what_was_asked_for_and_hardly_less():
-    budget = budget_for(2.0, 1e-5)
-    assert epsilon_of(budget, 1e-5) == pytest.approx(2.0, rel=1e-9)
-
-
 def test_one_teacher_moves_what_is_checked_by_one_and_what_is_answered_by_the_root_of_two():
     before, after = np.array([150, 80, 20]), np.array([149, 80, 21])
     assert abs(int(before.max()) - int(after.max())) == 1

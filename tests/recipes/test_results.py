@@ -243,15 +243,6 @@ def test_being_stopped_from_outside_is_like_ctrl_c(number, mnist, tmp_path, endl
     assert signal.getsignal(number) == signal.SIG_DFL
 
 
-def test_under_nohup_a_closed_terminal_changes_nothing(mnist, tmp_path, endless, monkeypatch, request):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
-    handlers = []
-    monkeypatch.setattr(time, "sleep", lambda _: handlers.append(signal.getsignal(signal.SIGHUP)))
-    work([MNIST_GP], Places(mnist, tmp_path / "work", tmp_path / "out"), seconds=0.5)
-    assert set(handlers) == {signal.SIG_IGN}
-
-
 def test_a_process_that_does_not_stop_is_killed(mnist, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "SECONDS_TO_STOP", 0.2)
     deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
