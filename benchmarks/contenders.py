@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ from lightning_gep.gradients.heap import keep_freed_memory
 
 LEARNING_RATE, NOISE = 0.05, 1.0
 PAPERS_GROUPS = "tree"
-COLD_START = {"subspace": "power", "refresh_every": 1}
 
 
 class Classifier(LightningModule):
@@ -57,7 +57,7 @@ class StepClock(Callback):
 
 
 def fit(setting: Setting, steps: int, **settings: Any) -> Measured:
-    """A fit with Lightning; `settings` are the trainer's."""
+    """A fit with Lightning, without privacy unless `settings` of the trainer say otherwise."""
     clock = Clock()
     trainer = Trainer(
         max_epochs=steps + 1,
@@ -74,23 +74,18 @@ def fit(setting: Setting, steps: int, **settings: Any) -> Measured:
     return clock.measured
 
 
-def plain(setting: Setting, steps: int) -> Measured:
-    """Lightning without privacy."""
-    return fit(setting, steps)
+def ours(setting: Setting, steps: int, *, grouping: str | None = None, **settings: Any) -> Measured:
+    """GEPStrategy with its default settings but for those given, without calibration before the first step.
 
-
-def ours(setting: Setting, steps: int, **settings: Any) -> Measured:
-    """GEPStrategy with its default settings, but for those given, and no calibration before the first step.
-
-    Its microbatch is that of the others, unless something else is given.
+    Its microbatch is that of the others unless something else is given.
     """
-    settings = {"microbatch_size": setting.microbatch, **settings}
+    setting = setting if grouping is None else replace(setting, grouping=grouping)
     strategy = GEPStrategy(
         noise_multiplier=NOISE,
         delta=1e-5,
         groups=setting.grouping,
         aux_dataloader=setting.anchors(setting.microbatch),
-        **settings,
+        **{"microbatch_size": setting.microbatch, **settings},
     )
     return fit(setting, steps, strategy=strategy)
 
@@ -100,19 +95,10 @@ def gep(setting: Setting, steps: int, **settings: Any) -> Measured:
     return ours(setting, steps, k=setting.k, clip_embedding=1.0, clip_residual=0.4, **settings)
 
 
-def gep_auto(setting: Setting, steps: int) -> Measured:
-    """GEP with the microbatch left to it, as a user has it who says nothing."""
-    return gep(setting, steps, microbatch_size="auto")
-
-
 def gep_cold(setting: Setting, steps: int) -> Measured:
     """GEP with the paper's subspace and groups: from a cold start on all anchors at each step, streamed."""
-    return gep(replace(setting, grouping=PAPERS_GROUPS), steps, **COLD_START, num_anchors=setting.m)
-
-
-def gep_tree(setting: Setting, steps: int) -> Measured:
-    """GEP with the paper's groups: more numbers in the basis, and a larger projection error."""
-    return gep(replace(setting, grouping=PAPERS_GROUPS), steps)
+    cold = {"subspace": "power", "refresh_every": 1, "num_anchors": setting.m}
+    return gep(setting, steps, grouping=PAPERS_GROUPS, **cold)
 
 
 def bgep(setting: Setting, steps: int) -> Measured:
@@ -120,22 +106,8 @@ def bgep(setting: Setting, steps: int) -> Measured:
     return ours(setting, steps, mechanism="bgep", k=setting.k, clip_embedding=1.0)
 
 
-def gp(setting: Setting, steps: int) -> Measured:
-    """GP: our DP-SGD."""
-    return ours(setting, steps, mechanism="gp", clip_norm=1.0)
-
-
-def opacus_hooks(setting: Setting, steps: int) -> Measured:
-    """Opacus' DP-SGD, its default way."""
-    return _opacus(setting, steps, "hooks")
-
-
-def opacus_ghost(setting: Setting, steps: int) -> Measured:
-    """Opacus' DP-SGD with ghost clipping, which never forms a record's gradient."""
-    return _opacus(setting, steps, "ghost")
-
-
-def _opacus(setting: Setting, steps: int, mode: str) -> Measured:
+def opacus(setting: Setting, steps: int, mode: str) -> Measured:
+    """Opacus' DP-SGD, by hooks or by ghost clipping, which never forms a record's gradient."""
     network = setting.network()
     if ModuleValidator.validate(network, strict=False):
         network = ModuleValidator.fix(network)  # what Opacus tells a user to do: its own attention for torch's
@@ -220,8 +192,8 @@ def paper(setting: Setting, steps: int) -> Measured:
     clock.start()
     for _ in range(steps):
         gradient = step((anchors[0], anchors[1]), (batch[0], batch[1]))
-        for name, piece in groups.unflatten(gradient).items():
-            network.get_parameter(name).grad = piece
+        for name, part in groups.unflatten(gradient).items():
+            network.get_parameter(name).grad = part
         optimizer.step()
         clock.tick()
     return clock.measured
@@ -230,14 +202,14 @@ def paper(setting: Setting, steps: int) -> Measured:
 CONTENDERS: dict[str, Callable[[Setting, int], Measured]] = {
     "gradients": gradients,
     "gradients_each": gradients_each,
-    "plain": plain,
-    "opacus_hooks": opacus_hooks,
-    "opacus_ghost": opacus_ghost,
-    "gp": gp,
+    "plain": fit,
+    "opacus_hooks": partial(opacus, mode="hooks"),
+    "opacus_ghost": partial(opacus, mode="ghost"),
+    "gp": partial(ours, mechanism="gp", clip_norm=1.0),
     "bgep": bgep,
     "gep": gep,
-    "gep_auto": gep_auto,
-    "gep_tree": gep_tree,
+    "gep_auto": partial(gep, microbatch_size="auto"),
+    "gep_tree": partial(gep, grouping=PAPERS_GROUPS),
     "gep_cold": gep_cold,
     "paper": paper,
 }

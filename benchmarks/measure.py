@@ -1,10 +1,17 @@
 """Seconds of a step, and memory of a process, as the operating system sees it."""
 
+import logging
+import os
 import re
+import tempfile
 import time
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
 
 MEGABYTE = 2**20
 
@@ -58,3 +65,18 @@ def laps(seconds: list[float], length: int) -> Iterator[float]:
     """Mean seconds of a step over whole laps of `length` steps: a basis is refreshed in one step of several."""
     for i in range(0, len(seconds) - length + 1, length):
         yield sum(seconds[i : i + length]) / length
+
+
+@contextmanager
+def quietly_elsewhere() -> Iterator[None]:
+    """Inside, the working directory is temporary, Lightning is silent, and torch is seeded."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as directory:
+        os.chdir(directory)
+        try:
+            yield
+        finally:
+            os.chdir(before)

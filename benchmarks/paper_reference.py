@@ -48,8 +48,8 @@ class PaperStep:
         return (torch.cat(inside) + r) / len(gradients)
 
     def _all_gradients(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        pieces = zip(inputs.split(self.microbatch), labels.split(self.microbatch), strict=True)
-        return torch.cat([self.gradients(x, y) for x, y in pieces])
+        parts = zip(inputs.split(self.microbatch), labels.split(self.microbatch), strict=True)
+        return torch.cat([self.gradients(x, y) for x, y in parts])
 
     @staticmethod
     def _clipped_sum(rows: Tensor, clip: float) -> Tensor:

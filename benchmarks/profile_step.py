@@ -6,18 +6,13 @@ inside it. What is not wrapped, Lightning's loop and the user's optimizer, is th
 
 import argparse
 import json
-import logging
-import os
-import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from benchmarks.contenders import gep
+from benchmarks.measure import quietly_elsewhere
 from benchmarks.run import HERE
 from benchmarks.settings import SETTINGS, Setting
 from lightning_gep.algorithm import gep as mechanism
@@ -138,11 +133,7 @@ def main() -> None:
     parser.add_argument("setting", choices=list(SETTINGS), default="resnet20", nargs="?")
     parser.add_argument("--steps", type=int, default=max(4, CostSettings.refresh_every))
     options = parser.parse_args()
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.simplefilter("ignore")
-    torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as directory:
-        os.chdir(directory)  # the ledger goes there
+    with quietly_elsewhere():
         seconds = profile(SETTINGS[options.setting], options.steps)
     (HERE / "results" / "profile.json").write_text(json.dumps({options.setting: seconds}, indent=2) + "\n")
     print(table(seconds))

@@ -6,10 +6,11 @@ Each measurement is a process of its own, so that no one's memory or warm caches
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
 from datetime import date
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from rich.progress import Progress
 from benchmarks.contenders import CONTENDERS
 from benchmarks.limit import matmul_speed, seconds_at_the_limit
 from benchmarks.machine import description
-from benchmarks.measure import laps
+from benchmarks.measure import laps, quietly_elsewhere
 from benchmarks.plots import draw_settings
-from benchmarks.settings import FULL, QUICK, Setting
+from benchmarks.settings import FULL, QUICK, SETTINGS, Setting
 from benchmarks.tables import markdown
 from lightning_gep.strategy.settings import CostSettings
 
@@ -56,7 +57,7 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one small network, one repetition: a minute and a half")
+    parser.add_argument("--quick", action="store_true", help="one small network, one repetition: half a minute")
     parser.add_argument("--repetitions", type=int, default=None, help="interleaved repetitions (default 3; quick: 1)")
     parser.add_argument("--settings", nargs="*", default=[], help="only these settings; the others' figures stay")
     parser.add_argument("--output", type=Path, default=HERE / "results", help="where the figures go")
@@ -96,14 +97,20 @@ def steps_of(contender: str, *, quick: bool) -> int:
 
 
 def in_a_process(contender: str, setting: Setting, steps: int, **changes: int | str) -> dict[str, Any]:
-    """The figures of one process; `changes` are to the setting."""
-    command = [sys.executable, "-m", "benchmarks.one", contender, setting.name, str(steps)]
-    command += [f"{name}={value}" for name, value in changes.items()]
-    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{contender} at {setting.name} failed:\n{done.stderr[-2000:]}")
-    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return measured
+    """The figures of one process, forked from a server that has imported everything; `changes` are to the setting."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.contenders"])
+    try:
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            return pool.submit(_measured, contender, setting.name, steps, changes).result()
+    except Exception as error:
+        raise RuntimeError(f"{contender} at {setting.name} failed: {error}") from error
+
+
+def _measured(contender: str, setting: str, steps: int, changes: dict[str, Any]) -> dict[str, Any]:
+    """In the process: the contender in a temporary directory, where its ledger and card go."""
+    with quietly_elsewhere():
+        return asdict(CONTENDERS[contender](replace(SETTINGS[setting], **changes), steps))
 
 
 def summary(contender: str, runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from lightning_gep.algorithm.groups import Grouping, ParameterGroups
 from recipes.models.linear_probe import LinearProbe
 from recipes.models.mnist_cnn import MnistCNN
 from recipes.models.resnet20 import ResNet20
-from recipes.models.text_encoder import TextEncoder
 
 CLASSES = 10
 PROBES = (1024, 4096, 16384, 65536)
@@ -66,6 +65,23 @@ def images(channels: int, size: int) -> Callable[[int], Tensor]:
 def vectors(length: int) -> Callable[[int], Tensor]:
     """Random feature vectors."""
     return lambda count: torch.randn(count, length)
+
+
+class TextEncoder(nn.Module):
+    """A small transformer without dropout that classifies texts: 166 666 parameters."""
+
+    def __init__(self, vocabulary: int = 1000, length: int = 32, width: int = 64) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Parameter(0.02 * torch.randn(length, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.output = nn.Linear(width, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits (n × classes) for tokens (n × length)."""
+        logits: Tensor = self.output(self.layers(self.tokens(tokens) + self.positions).mean(dim=1))
+        return logits
 
 
 FULL = (

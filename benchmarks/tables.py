@@ -37,14 +37,16 @@ def markdown(results: dict[str, Any]) -> str:
 
 def section(name: str, setting: dict[str, Any]) -> list[str]:
     """One setting's table."""
-    table = setting["contenders"]
-    plain, limit = table["plain"]["seconds"]["median"], setting["limit_seconds"]
+    table, limit = setting["contenders"], setting["limit_seconds"]
+
+    def ratio(figure: str, of: str, to: str) -> float:
+        return table[of][figure]["median"] / table[to][figure]["median"]
+
     rows = [
-        f"| {NAMES[contender]} | {cell(figures['seconds'], 's', 2)} | {figures['seconds']['median'] / plain:.2f} | "
+        f"| {NAMES[contender]} | {cell(figures['seconds'], 's', 2)} | {ratio('seconds', contender, 'plain'):.2f} | "
         f"{cell(figures['peak_mb'], 'MB', 0)} | {figures['growth_mb']['median']:.0f} MB |"
         for contender, figures in table.items()
     ]
-    gep = table["gep"]["seconds"]["median"]
     return [
         f"## {name}: n = {setting['n']}, m = {setting['m']}, k = {setting['k']}, microbatch {setting['microbatch']}",
         "",
@@ -53,18 +55,14 @@ def section(name: str, setting: dict[str, Any]) -> list[str]:
         *rows,
         "",
         "The limit for GEP (plain gradients of its records and its products at "
-        f"{setting['matmul_gflops']:.0f} GFLOP/s): {limit:.2f} s; GEP takes {gep / limit:.2f} times that. "
-        "GEP against Opacus' hooks: "
-        f"{gep / table['opacus_hooks']['seconds']['median']:.2f}; GP against them: "
-        f"{table['gp']['seconds']['median'] / table['opacus_hooks']['seconds']['median']:.2f}; the paper's algorithm "
-        f"against GEP: {table['paper']['seconds']['median'] / gep:.1f} in time, "
-        f"{table['paper']['peak_mb']['median'] / table['gep']['peak_mb']['median']:.1f} in memory, and "
-        f"{table['paper']['peak_mb']['median'] / table['gep_auto']['peak_mb']['median']:.1f} with the automatic "
-        f"microbatch ({table['paper']['growth_mb']['median'] / table['gep_auto']['growth_mb']['median']:.1f} above "
-        "what the process had before its first step). Memory of GEP against Opacus' hooks: "
-        f"{table['gep']['peak_mb']['median'] / table['opacus_hooks']['peak_mb']['median']:.2f}. Gradients of each "
-        "record against those of the batch: "
-        f"{table['gradients_each']['seconds']['median'] / table['gradients']['seconds']['median']:.2f}.",
+        f"{setting['matmul_gflops']:.0f} GFLOP/s): {limit:.2f} s; GEP takes "
+        f"{table['gep']['seconds']['median'] / limit:.2f} times that. GEP against Opacus' hooks: "
+        f"{ratio('seconds', 'gep', 'opacus_hooks'):.2f}; GP against them: {ratio('seconds', 'gp', 'opacus_hooks'):.2f}"
+        f"; the paper's algorithm against GEP: {ratio('seconds', 'paper', 'gep'):.1f} in time, "
+        f"{ratio('peak_mb', 'paper', 'gep'):.1f} in memory, and {ratio('peak_mb', 'paper', 'gep_auto'):.1f} with the "
+        f"automatic microbatch ({ratio('growth_mb', 'paper', 'gep_auto'):.1f} above what the process had before its "
+        f"first step). Memory of GEP against Opacus' hooks: {ratio('peak_mb', 'gep', 'opacus_hooks'):.2f}. Gradients "
+        f"of each record against those of the batch: {ratio('seconds', 'gradients_each', 'gradients'):.2f}.",
     ]
 
 

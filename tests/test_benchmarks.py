@@ -1,7 +1,6 @@
 """The benchmark's own parts: what it compares with must be right, and its arithmetic too."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -9,18 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import profile_step
+from benchmarks import profile_step, run
 from benchmarks.contenders import PAPERS_GROUPS
 from benchmarks.limit import seconds_at_the_limit
 from benchmarks.measure import Clock, laps, memory_mb
-from benchmarks.paper_reference import PaperStep, gram_schmidt, power_iteration
-from benchmarks.plots import draw_scaling, draw_settings
+from benchmarks.paper_reference import PaperStep, gram_schmidt
+from benchmarks.plots import draw_scaling
 from benchmarks.profile_step import Parts
 from benchmarks.profile_step import table as profile_table
-from benchmarks.run import CONTENDERS, HERE, in_a_process, summary
+from benchmarks.run import CONTENDERS, in_a_process
 from benchmarks.scaling import points
 from benchmarks.settings import FULL, QUICK, SCALED, SETTINGS
-from benchmarks.tables import markdown
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.gradients.functional import FunctionalGradients
 from tests.toys import fresh_memory
@@ -31,13 +29,6 @@ def test_gram_schmidt_makes_rows_orthonormal_in_the_same_span():
     basis = gram_schmidt(rows)
     assert torch.allclose(basis @ basis.T, torch.eye(8, dtype=torch.float64), atol=1e-10)
     assert torch.allclose(rows @ basis.T @ basis, rows, atol=1e-10)
-
-
-def test_one_power_iteration_finds_most_of_a_dominant_subspace():
-    directions = gram_schmidt(torch.randn(3, 50))
-    anchors = 10 * torch.randn(200, 3) @ directions + 0.1 * torch.randn(200, 50)
-    basis = power_iteration(anchors, 3)
-    assert float((directions @ basis.T).square().sum()) == pytest.approx(3.0, rel=1e-3)
 
 
 def test_the_plain_algorithm_without_noise_and_clipping_is_the_mean_gradient():
@@ -77,12 +68,6 @@ def test_the_settings_are_the_papers():
     assert len(SETTINGS) == len(FULL) + len(QUICK) + len(SCALED)
 
 
-def test_a_contender_is_measured_in_a_process_of_its_own():
-    measured = in_a_process("paper", SETTINGS["linear_probe, small"], 2, n=20, m=40, k=5)
-    assert len(measured["seconds"]) == 2
-    assert measured["peak_mb"] > measured["baseline_mb"] > 100
-
-
 def test_a_contender_that_fails_says_why():
     with pytest.raises(RuntimeError, match=r"(?s)gep at linear_probe, small failed.*k=99999 basis vectors"):
         in_a_process("gep", SETTINGS["linear_probe, small"], 1, k=99999)
@@ -96,30 +81,6 @@ def test_every_point_of_the_scaling_curves_can_be_measured():
                 assert contender in CONTENDERS
                 assert changed.k <= changed.groups().num_parameters
                 assert changed.m >= changed.k or contender != "paper"
-
-
-def test_the_quick_mode_measures_everyone(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.run", "--quick", "--output", str(tmp_path)]
-    subprocess.run([*command, "--settings", "linear_probe, small"], cwd=HERE.parent, capture_output=True, check=True)
-    (setting,) = json.loads((tmp_path / "quick.json").read_text())["settings"].values()
-    assert list(setting["contenders"]) == list(CONTENDERS)
-    for figures in setting["contenders"].values():
-        assert figures["seconds"]["min"] > 0
-        assert figures["peak_mb"]["min"] > 100
-    assert setting["limit_seconds"] > 0
-    assert "ours: **GEP**" in (tmp_path / "quick.md").read_text()
-    assert "<svg" in (tmp_path / "quick.svg").read_text()
-
-
-def test_pictures_are_drawn(tmp_path):
-    figures = {"median": 2.0, "min": 1.0, "max": 3.0}
-    table = {name: {"seconds": figures, "peak_mb": figures} for name in CONTENDERS}
-    draw_settings({"settings": {"toy": {"contenders": table, "limit_seconds": 1.0}}}, tmp_path / "bars.svg")
-    curve = [{"at": at, "seconds": 1.0, "growth_mb": 5.0} for at in (250, 1000)]
-    draw_scaling({"axes": {"n": {"gep": curve}, "m": {"paper": curve}}}, tmp_path / "curves.svg")
-    for name, text in (("bars", "peak memory"), ("curves", "anchors m")):
-        assert "<svg" in (drawn := (tmp_path / f"{name}.svg").read_text())
-        assert text in drawn
 
 
 def test_the_limit_is_plain_training_on_all_records_and_the_products():
@@ -144,22 +105,25 @@ def test_a_part_of_a_step_is_timed_without_the_parts_inside_it(monkeypatch):
     assert "| anchor gradients | 2.000 s" in profile_table(parts.seconds)
 
 
-def test_the_table_has_every_contender_and_the_ratios():
-    runs = {
-        name: [{"seconds": [float(i + 1)], "peak_mb": 100.0, "baseline_mb": 90.0}] for i, name in enumerate(CONTENDERS)
-    }
-    table = {name: summary(name, figures) for name, figures in runs.items()}
-    setting = {
-        "n": 1,
-        "m": 2,
-        "k": 3,
-        "microbatch": 4,
-        "matmul_gflops": 50.0,
-        "limit_seconds": 3.0,
-        "contenders": table,
-    }
-    machine = dict.fromkeys(("processor", "cores", "memory_gb", "torch", "lightning", "opacus"), "x")
-    text = markdown({"date": "today", "threads": 2, "machine": machine, "settings": {"toy": setting}})
-    assert "| ours: **GEP** | 8.00 s [8.00, 8.00] | 2.67 | 100 MB [100, 100] | 10 MB |" in text
-    assert "GEP takes 2.67 times that" in text
-    assert "GP against them: 1.50" in text
+def test_the_quick_mode_measures_everyone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run", "--quick", "--output", str(tmp_path)])
+    run.main()
+    (setting,) = json.loads((tmp_path / "quick.json").read_text())["settings"].values()
+    table = setting["contenders"]
+    assert list(table) == list(run.CONTENDERS)
+    for figures in table.values():
+        assert figures["seconds"]["min"] > 0
+        assert figures["peak_mb"]["min"] > 100
+    gep, hooks = (table[name]["seconds"]["median"] for name in ("gep", "opacus_hooks"))
+    text = (tmp_path / "quick.md").read_text()
+    assert text.strip() in capsys.readouterr().out
+    assert f"| ours: **GEP** | {gep:.2f} s [" in text
+    assert f"GEP takes {gep / setting['limit_seconds']:.2f} times that" in text
+    assert f"GEP against Opacus' hooks: {gep / hooks:.2f}" in text
+    assert "peak memory" in (tmp_path / "quick.svg").read_text()
+
+
+def test_scaling_curves_are_drawn(tmp_path):
+    curve = [{"at": at, "seconds": 1.0, "growth_mb": 5.0} for at in (250, 1000)]
+    draw_scaling({"axes": {"n": {"gep": curve}, "m": {"paper": curve}}}, tmp_path / "curves.svg")
+    assert "anchors m" in (tmp_path / "curves.svg").read_text()

@@ -41,7 +41,7 @@ class EfficientNetLite0:
 
     @property
     def name(self) -> str:
-        """What features depend on besides the images."""
+        """Identifies the features: they depend on this and on the image alone."""
         return f"efficientnet-lite0-{self.image_size}px"
 
     def __call__(self, images: NDArray[Any]) -> NDArray[Any]:

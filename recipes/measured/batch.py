@@ -1,8 +1,8 @@
-"""What the paper plots of a batch of gradients, from the products of all pairs of them.
+"""Norms, stable ranks and projection errors of a batch of gradients, from their Gram matrix.
 
 G has a gradient in each row (n × p), W their embeddings on an orthonormal basis B (n × k). The residuals R = G − WB
-have RRᵀ = GGᵀ − WWᵀ, so GGᵀ and W tell the lengths of all of them and of their sums: residuals are never formed, and G
-is not needed any more once GGᵀ is there. All of it is a function of private data without noise: no ε covers it.
+have RRᵀ = GGᵀ − WWᵀ, so GGᵀ and W give the norms of all residuals and of their sums: residuals are never formed, and G
+is not needed once GGᵀ is computed. All of it is a function of private data without noise: no ε covers it.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ def products_of(gradients: Tensor, groups: ParameterGroups) -> ByGroup:
 
 
 def of_gradients(products: ByGroup, clip_norm: float) -> dict[str, Any]:
-    """Stable ranks and lengths of the gradients; `clip_norm` is the threshold S of GP."""
+    """Stable ranks and norms of the gradients; `clip_norm` is the threshold S of GP."""
     products = _with_whole(products)
     norms = _norms(products[WHOLE])
     _, factors = clip_factors(torch.zeros_like(norms), norms, Release(None, Part(clip_norm, 0.0)))
@@ -41,7 +41,7 @@ def of_gradients(products: ByGroup, clip_norm: float) -> dict[str, Any]:
 
 
 def of_projection(products: ByGroup, embeddings: ByGroup, release: Release) -> dict[str, Any]:
-    """How much of the gradients a basis leaves out, and the lengths that GEP would release before its noise.
+    """How much of the gradients a basis misses, and the norms that GEP would release before noise.
 
     `embeddings` has W of each group. The release's thresholds are used, its noise is not.
     """
@@ -63,7 +63,7 @@ def of_projection(products: ByGroup, embeddings: ByGroup, release: Release) -> d
 
 
 def stable_rank(products: Tensor) -> float:
-    """‖G‖_F²/‖G‖₂², from GGᵀ; 0 for a matrix of zeros."""
+    """‖G‖_F²/‖G‖₂² from GGᵀ; 0 for a zero matrix."""
     energies = torch.linalg.eigvalsh(products)
     return _ratio(float(energies.sum()), float(energies[-1]))
 
@@ -71,12 +71,12 @@ def stable_rank(products: Tensor) -> float:
 def norm_of_mean(products: Tensor, factors: Tensor | None = None) -> float:
     """‖Σcᵢgᵢ‖/n, from GGᵀ, with all factors 1 unless they are given."""
     factors = torch.ones(len(products), dtype=products.dtype) if factors is None else factors
-    # Rounding may leave a little below zero where the rows cancel or nothing of them is left.
+    # Rounding may give a small negative value where the rows cancel.
     return max(0.0, float(factors @ products @ factors)) ** 0.5 / len(products)
 
 
 def _with_whole(products: ByGroup) -> ByGroup:
-    """The groups and all of them together: products of whole rows are sums over the groups."""
+    """The groups, and all parameters together: products of whole rows are sums over the groups."""
     return {**products, WHOLE: torch.stack(list(products.values())).sum(dim=0)}
 
 

@@ -1,4 +1,4 @@
-"""Panels of lines of what was measured."""
+"""Panels of line plots."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,19 +22,19 @@ SOURCES = {
 
 
 def panels(rows: int, columns: int) -> tuple[Figure, Any]:
-    """A figure with its grid of axes, rows × columns also where there is one of either."""
+    """A figure with a grid of axes, rows × columns."""
     figure = Figure(figsize=(3.2 * columns, 2.9 * rows + 0.8), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, sharey="row")
 
 
 def line(axes: Axes, points: Mapping[int, float], label: str, colour: int, style: str = "-") -> None:
-    """A line through the points, with a mark on each: there are few."""
+    """A line with a marker at each point."""
     colour_name = COLOURS[colour % len(COLOURS)]
     axes.plot(list(points), list(points.values()), style, marker="o", markersize=3.5, color=colour_name, label=label)
 
 
 def label(axes: Axes, title: str, x: str, y: str) -> None:
-    """Title, names of the axes, a scale of powers with plain numbers, and a grid."""
+    """Title, axis labels, a logarithmic scale with plain numbers, and a grid."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
@@ -48,7 +48,7 @@ def label(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def save(figure: Figure, file: Path, named: Axes, columns: int) -> None:
-    """Write the picture, with the names of one panel's lines below all of them."""
+    """Write the picture, with one legend below all panels."""
     figure.legend(*named.get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize=8)
     file.parent.mkdir(parents=True, exist_ok=True)
     save_svg(figure, file)
@@ -60,10 +60,10 @@ def data_title(figures: Mapping[str, Any]) -> str:
 
 
 def steps_of(figures: Mapping[str, Any]) -> dict[int, Any]:
-    """What was measured, in order of the steps."""
+    """The measurements in order of the steps."""
     return {int(step): figures["steps"][step] for step in sorted(figures["steps"], key=int)}
 
 
 def short_name(group: str) -> str:
-    """A group's name without that of the network it is in."""
+    """A group's name without the network's prefix."""
     return group.removeprefix("network.")

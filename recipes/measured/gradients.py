@@ -1,4 +1,4 @@
-"""Gradients of the private records that are looked at and of public ones, at weights that can be exchanged."""
+"""Per-sample gradients of private and of public records, at any weights of one training."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -35,7 +35,7 @@ RECORDS_CHECKED = 64
 
 
 class MeasuredGradients:
-    """Gradients at one set of weights after another, always of the same private records."""
+    """Gradients at several checkpoints, always of the same private records."""
 
     def __init__(self, config: DictConfig, *, records: int, anchors: int) -> None:
         self.config, self.records, self.num_anchors = config, records, anchors
@@ -59,18 +59,18 @@ class MeasuredGradients:
         return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
 
     def use(self, weights: Path) -> None:
-        """Take other weights."""
+        """Load other weights."""
         self.model.load_state_dict(torch.load(weights, weights_only=True, map_location="cpu"))
 
     def private(self) -> Iterator[Tensor]:
-        """Gradients of the private records, some rows at a time; zeros for one that is not finite, as in training."""
+        """Gradients of the private records, a microbatch at a time; zeros for non-finite ones, as in training."""
         for batch in self._private:
             rows = self._backend(batch)
             rows[~torch.isfinite(row_norms(rows))] = 0.0
             yield rows
 
     def products(self) -> ByGroup:
-        """Products of all pairs of private gradients in each group. For as long as it takes, all of them are held."""
+        """The Gram matrix of the private gradients in each group. All gradients are in memory while it is computed."""
         gradients = torch.empty(self.records, self.groups.num_parameters)
         start = 0
         for rows in self.private():
@@ -79,7 +79,7 @@ class MeasuredGradients:
         return products_of(gradients, self.groups)
 
     def anchors(self, source: str, step: int) -> Anchors:
-        """Sweeps over the gradients of public images; random labels are others at each step."""
+        """Sweeps over the gradients of public images, with new random labels at each step."""
         config = self.config.copy()
         name, labels = PUBLIC[source]
         config.aux = OmegaConf.load(config_directory() / "aux" / f"{name}.yaml")

@@ -39,7 +39,7 @@ def file_of(asked: argparse.Namespace) -> Path:
 
 
 def measure(asked: argparse.Namespace) -> dict[str, Any]:
-    """All figures, after training and measuring what is missing."""
+    """All measurements, after training and measuring what is missing."""
     config = training(asked.data, asked.overrides)
     config.data.directory = str(asked.data_directory)
     if config.threads is not None:
@@ -49,7 +49,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
     ks = sorted({*asked.k, config.mechanism.k})
     clip_norm = composed(experiment(asked.data, "gp")).mechanism.clip_norm
     figures = _begun(asked, config, gradients, ks, clip_norm)
-    # Those of an earlier call too, which may have been cut before the last of them.
+    # Including those of an earlier call, which may have been interrupted before the last step.
     wanted = figures.get("wanted_steps") or [int(step) for step in figures["steps"]]
     steps = sorted(set(asked.steps))
     if not steps and (asked.epochs is not None or not wanted):
@@ -99,7 +99,7 @@ def _basis(gradients: MeasuredGradients, source: str, step: int, ks: Sequence[in
 def measure_basis(
     gradients: MeasuredGradients, products: ByGroup, nested: NestedBasis, ks: Sequence[int], release: Release
 ) -> dict[str, Any]:
-    """For each way to choose a smaller basis, and each k, what it leaves out of the private gradients."""
+    """For each way to choose a smaller basis and each k, what it misses of the private gradients."""
     groups = gradients.groups
     embeddings = torch.cat([nested.basis.embed(rows) for rows in gradients.private()])
     figures: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def _missing(figures: dict[str, Any], step: int, sources: Sequence[str]) -> list
 
 
 def _check_same_training(figures: dict[str, Any], asked: argparse.Namespace) -> None:
-    """Raises ConfigurationError if the weights that the figures so far are of are not there."""
+    """Raises ConfigurationError if the weights behind the measurements so far are not there."""
     before, record = figures["training"], RunRecord.read(asked.working_directory)
     if before and (record is None or record.started != before["started"]):
         raise ConfigurationError(
@@ -129,7 +129,7 @@ def _check_same_training(figures: dict[str, Any], asked: argparse.Namespace) -> 
 def _begun(
     asked: argparse.Namespace, config: DictConfig, gradients: MeasuredGradients, ks: Sequence[int], clip_norm: float
 ) -> dict[str, Any]:
-    """The figures that are there already, or their beginning."""
+    """The measurements so far, or an empty file of them."""
     settings = {
         "experiment": experiment(asked.data),
         "training": deciding_settings(config),

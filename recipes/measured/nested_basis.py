@@ -1,4 +1,4 @@
-"""One large basis in which the bases of all smaller k are found: finding it anew for every k would take hours."""
+"""One large basis that contains the bases of all smaller k: computing one for every k would take hours."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from lightning_gep.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class NestedBasis:
-    """A basis, and ways to turn the coordinates on it so that the first ones alone belong to a smaller basis.
+    """A basis, and rotations of its coordinates after which the first ones belong to a smaller basis.
 
-    `turns` has for each way one matrix for each group, or None where the coordinates are right as they are.
+    `turns` has, for each way, one rotation per group, or None where none is needed.
     """
 
     basis: Basis
@@ -33,11 +33,11 @@ class NestedBasis:
 
 
 def cold_start(anchors: Anchors, groups: ParameterGroups, ks: Sequence[int], seed: int) -> NestedBasis:
-    """The paper's way, one power iteration from random rows, for all k at once.
+    """The paper's basis, one power iteration from random rows, for all k at once.
 
     - "power" is the paper's: a power iteration maps each random row by itself, so the first q rows of the product are
       what it gives from the first q random rows. Their span is that of the first q rows made orthonormal in order.
-    - "principal" has the q directions of most energy in the product of all rows: what a wider start is worth.
+    - "principal" has the q directions of most energy in the product of all rows.
 
     Directions below the rounding of the product are left out, as they are in training.
     """
@@ -45,7 +45,7 @@ def cold_start(anchors: Anchors, groups: ParameterGroups, ks: Sequence[int], see
     blocks: list[Tensor] = []
     defects: list[float] = []
     turns: list[Tensor | None] = []
-    while products:  # one after the other is let go: each is as large as the block that it becomes
+    while products:  # freed one by one: each is as large as the block it becomes
         product = products.pop(0)
         block, defect = orthonormalise(product)
         turns.append(torch.linalg.qr(Basis((block,), defect).embed(product).T).Q)
@@ -56,18 +56,18 @@ def cold_start(anchors: Anchors, groups: ParameterGroups, ks: Sequence[int], see
 
 
 def random_basis(groups: ParameterGroups, ks: Sequence[int], seed: int) -> NestedBasis:
-    """Random directions; any of them are as good as any others, so the first ones serve a smaller k."""
+    """Random directions, of which the first ones serve a smaller k."""
     basis = RandomSubspace(groups.sizes, largest_quotas(groups, ks)).at_step(seed, lambda: [torch.empty(0)])
     return NestedBasis(basis, {"random": [None] * len(basis.blocks)})
 
 
 def largest_quotas(groups: ParameterGroups, ks: Sequence[int]) -> tuple[int, ...]:
-    """The most vectors that each group has for any k. A larger k can give a group fewer: shares are rounded."""
+    """The largest quota of each group over all k; by rounding, a larger k can have a smaller quota."""
     return tuple(max(quotas) for quotas in zip(*(groups.quotas(k) for k in ks), strict=True))
 
 
 def _power_products(anchors: Anchors, sizes: Sequence[int], quotas: Sequence[int], seed: int) -> list[Tensor]:
-    """(G_aΩᵀ)ᵀG_a of each group for random rows Ω. Two sweeps: Ω and the products would be too much at once."""
+    """(G_aΩᵀ)ᵀG_a of each group for random rows Ω. Two sweeps, to hold either Ω or the products."""
     products: list[Tensor] = []
     for embeddings, gradients in zip(_random_embeddings(anchors, sizes, quotas, seed), anchors(), strict=True):
         parts = finite_rows(gradients).split(tuple(sizes), dim=1)
@@ -77,7 +77,7 @@ def _power_products(anchors: Anchors, sizes: Sequence[int], quotas: Sequence[int
                     product.addmm_(embedding.T, part)
             else:
                 products = [embedding.T @ part for embedding, part in zip(embeddings, parts, strict=True)]
-        del gradients, parts  # or they would still be held while the next ones are computed
+        del gradients, parts  # free them before the next ones are computed
     if not products:
         raise ConfigurationError("There are no anchor gradients to find a subspace in. Give some public records.")
     return products
@@ -86,7 +86,7 @@ def _power_products(anchors: Anchors, sizes: Sequence[int], quotas: Sequence[int
 def _random_embeddings(
     anchors: Anchors, sizes: Sequence[int], quotas: Sequence[int], seed: int
 ) -> list[tuple[Tensor, ...]]:
-    """G_aΩᵀ of each group, for each of the microbatches."""
+    """G_aΩᵀ of each group and microbatch."""
     rows: list[Tensor] = []
     embeddings = []
     for gradients in anchors():

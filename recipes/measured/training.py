@@ -1,4 +1,4 @@
-"""The training whose gradients are looked at: GEP on one of the paper's data sets, its weights kept at a few steps.
+"""The training whose gradients are measured: GEP on one of the paper's data sets, with weights kept at a few steps.
 
 It is the experiment of the paper's table at ε = 8 with that noise and schedule, but for two things. The subspace is
 tracked: the paper's cold start on 2000 anchors at each step would take days here. And it ends at the last step kept. On
@@ -24,7 +24,7 @@ from recipes.tables.ours import TWO_EPOCHS
 from recipes.tables.types import TRACKED
 
 CHANGED = {"cifar10": (*TWO_EPOCHS, *TRACKED)}
-"""What is changed about the experiment; only the basis, where nothing else is said."""
+"""Overrides of the experiment; by default only the basis."""
 STEPS_BETWEEN_CHECKPOINTS = 10
 
 
@@ -76,16 +76,16 @@ def composed(name: str, overrides: Sequence[str] = ()) -> DictConfig:
 
 @cache
 def _composed_once(name: str, *overrides: str) -> DictConfig:
-    """Composing takes half a second, and several figures ask for the same."""
+    """Composing takes half a second, and several figures need the same."""
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
         return compose("train", [f"experiment={name}", *overrides])
 
 
 def weights_after(steps: Sequence[int], config: DictConfig, directory: Path) -> tuple[dict[int, Path], RunRecord]:
-    """The files with the weights after each of `steps`, and the record of the training, which is run if it must be.
+    """The files with the weights after each of `steps`, and the record of the training, which is run if needed.
 
-    Cut off, it goes on from its last checkpoint. Raises ConfigurationError if the directory has a training with other
-    settings, or one that ended before the last of the steps.
+    An interrupted training continues from its last checkpoint. Raises ConfigurationError if the directory has a
+    training with other settings, or one that ended before the last of the steps.
     """
     weights = directory / "weights"
     with open_dict(config):
@@ -97,7 +97,7 @@ def weights_after(steps: Sequence[int], config: DictConfig, directory: Path) -> 
             "steps": list(steps),
         }
     record = train(config)
-    gc.collect()  # trainer and strategy refer to each other, and the strategy has a basis that is large
+    gc.collect()  # a reference cycle holds the strategy with its large basis
     files = {step: weights_file(weights, step) for step in steps}
     missing = [step for step, path in files.items() if not path.exists()]
     if missing:
@@ -109,7 +109,7 @@ def weights_after(steps: Sequence[int], config: DictConfig, directory: Path) -> 
 
 
 def deciding_settings(config: DictConfig) -> dict[str, Any]:
-    """What decides the weights, without the places where files are."""
+    """The settings that decide the weights, without paths."""
     groups = ("model", "optimizer", "scheduler", "mechanism", "privacy")
     return {
         **{group: OmegaConf.to_container(config[group], resolve=True) for group in groups},

@@ -1,4 +1,4 @@
-"""A network that gets something else than it was made for says so, in words instead of matrix sizes."""
+"""A clear error for inputs that do not fit a network."""
 
 from torch import Tensor, nn
 

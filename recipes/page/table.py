@@ -1,4 +1,4 @@
-"""One table of results as Markdown: published and own figures side by side."""
+"""One table of results in Markdown, with published and our figures side by side."""
 
 import statistics
 import textwrap
@@ -11,7 +11,7 @@ from recipes.tables.types import Cell, Table
 from recipes.writing import WIDTH, markdown_table
 
 FAR_BELOW = 3.0
-"""Points of accuracy without privacy that are more than another seed or a shorter training."""
+"""Points of accuracy that another seed or a shorter training cannot explain."""
 OURS = {"test_accuracy": "ours, %", "validation_accuracy": "validation, %"}
 IN_A_SENTENCE = {"test_accuracy": "", "validation_accuracy": " on validation images"}
 
@@ -19,7 +19,7 @@ Column = Callable[[Cell, list[Result]], str]
 
 
 def section(table: Table, results: dict[str, list[Result]], heading: str = "") -> list[str]:
-    """One table, with the columns that there is something for."""
+    """The section of a table, with the columns that have content."""
     found = [result for runs in results.values() for result in runs]
     warning = too_low(table, results)
     paper: dict[str, Column] = {
@@ -45,7 +45,7 @@ def section(table: Table, results: dict[str, list[Result]], heading: str = "") -
 
 
 def too_low(table: Table, results: dict[str, list[Result]]) -> str:
-    """What comes before anything else: that the rows without privacy are far below the published ones, or missing."""
+    """Warnings first: rows without privacy that are far below the published figures, or missing."""
     cells = [run.cell for run in table.baseline]
     missing = [cell.panel for cell in cells if not results[cell.name] and any(results[c.name] for c in table.cells)]
     low = [
@@ -59,7 +59,7 @@ def too_low(table: Table, results: dict[str, list[Result]]) -> str:
 
 
 def in_short(table: Table, results: dict[str, list[Result]]) -> list[str]:
-    """One line for each cell, also for those that are open."""
+    """One line for each cell, with or without results."""
     lines = [
         f"  {cell.panel}: {cell.label}: {said(runs, table) or 'not run'}"
         + (f" ({len(runs)} of {len(cell.seeds)} runs)" if 0 < len(runs) < len(cell.seeds) else "")
@@ -76,13 +76,13 @@ def published(cell: Cell) -> str:
 
 
 def accuracy(runs: list[Result], which: str) -> str:
-    """Mean and deviation in percent; nothing if there is no run."""
+    """Mean and standard deviation in percent; empty without runs."""
     values = [100 * run[which] for run in runs if run[which] is not None]
     return with_spread(statistics.fmean(values), _deviation(values), digits=2) if values else ""
 
 
 def said(runs: list[Result], table: Table) -> str:
-    """The same where no column tells which accuracy it is."""
+    """The accuracy for running text, where no column says which one it is."""
     found = accuracy(runs, table.judged_by)
     return found and found + IN_A_SENTENCE[table.judged_by]
 
@@ -94,12 +94,12 @@ def errors(runs: list[Result]) -> str:
 
 
 def span(values: list[int]) -> str:
-    """One number if all are the same, else the smallest and the largest."""
+    """One number if all are equal, else the smallest and the largest."""
     return " – ".join(str(value) for value in sorted({min(values), max(values)})) if values else NOTHING
 
 
 def mean(values: list[float]) -> float | None:
-    """None of nothing."""
+    """The mean; None without values."""
     return statistics.fmean(values) if values else None
 
 

@@ -26,7 +26,7 @@ from recipes.running.refusals import exit_code
 
 HERE = Path(__file__).resolve().parents[2] / "docs" / "results" / "pate"
 PUBLIC_SHARE = 5
-"""One test image in so many is public, to query and to learn from. The student is tested on the others."""
+"""One in so many test images is public, for queries and to learn from; the student is tested on the others."""
 TEACHER_STEPS, STUDENT_STEPS, ROUNDS = 200, 400, 4
 SEED = 0
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(asked: argparse.Namespace) -> None:
-    """Train the teachers, then let a student ask at each ε; print and write the figures."""
+    """Train the teachers, then a student at each ε; print and write the figures."""
     positive_integer("teachers", asked.teachers, "Each teacher trains on its own part of the records, e.g. 250.")
     positive_integer("students", asked.students, "It is the number of runs at each ε, e.g. 3.")
     delta = RESULTS[PRIVATE[asked.data].title].delta
@@ -99,12 +99,12 @@ def run(asked: argparse.Namespace) -> None:
 
 
 def _teachers(asked: argparse.Namespace, images: Tensor, labels: Tensor) -> Iterator[nn.Module]:
-    """One after the other; none is kept, and which record goes to which does not depend on any other record."""
+    """One teacher at a time; which records it gets does not depend on any other record."""
     owner = torch.randint(asked.teachers, (len(images),))
     for teacher in track(range(asked.teachers), description="Teachers"):
         own = (owner == teacher).nonzero().squeeze(1)
         network = NETWORKS[asked.data]()
-        steps = TEACHER_STEPS if len(own) else 0  # chance may leave one of very many without a record
+        steps = TEACHER_STEPS if len(own) else 0  # a teacher may be left without records by chance
         yield fit(network, images[own], labels[own], steps=steps, batch_size=min(64, len(own)), shift=True)
 
 

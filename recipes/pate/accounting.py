@@ -1,4 +1,4 @@
-"""What the answers of the teachers cost: whatever the votes were, and for the votes there were."""
+"""The privacy cost of the teachers' answers: for any votes, and for the given votes."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def budget_for(epsilon: float, delta: float) -> float:
 
 
 def data_dependent_epsilon(answers: Answers, votes: Sequence[NDArray[np.int64]], voting: Voting, delta: float) -> float:
-    """ε for the votes there were: smaller where teachers agree, and a function of private records itself.
+    """ε for the given votes: smaller where teachers agree, but itself a function of private records.
 
     It cannot be published as it is; releasing it would take a mechanism of its own (Papernot et al. 2018, section B).
     """

@@ -13,7 +13,7 @@ from recipes.models.resnet20 import ResNet20
 NETWORKS = {"mnist": lambda: MnistCNN(normalise=True, group_norm=True), "svhn": ResNet20, "cifar10": ResNet20}
 MOST_SHIFT = 2
 CERTAIN = 0.95
-"""A student takes its own word for an unlabelled image from this probability on."""
+"""The probability from which a student uses its own label for an unlabelled image."""
 
 
 def fit(network: nn.Module, images: Tensor, labels: Tensor, *, steps: int, batch_size: int, shift: bool) -> nn.Module:
@@ -34,7 +34,7 @@ def fit(network: nn.Module, images: Tensor, labels: Tensor, *, steps: int, batch
 def fit_student(
     network: nn.Module, images: Tensor, labels: Tensor, unlabelled: Tensor, *, steps: int, rounds: int
 ) -> nn.Module:
-    """Trained on what the teachers said, then on that and on its own word for images that it is certain of."""
+    """Trained on the teachers' answers, then also on its own labels for images that it is certain of."""
     known, said = images, labels
     for _ in range(rounds):
         fit(network, known, said, steps=steps, batch_size=min(128, len(known)), shift=True)
@@ -46,7 +46,7 @@ def fit_student(
 
 
 def votes_of(teachers: Iterator[nn.Module], images: Tensor, classes: int) -> list[NDArray[np.int64]]:
-    """For each image how many teachers voted for each class."""
+    """The number of votes for each class, for each image."""
     counts = torch.zeros(len(images), classes, dtype=torch.int64)
     for teacher in teachers:
         counts += nn.functional.one_hot(logits_of(teacher, images).argmax(dim=1), classes)
@@ -54,13 +54,13 @@ def votes_of(teachers: Iterator[nn.Module], images: Tensor, classes: int) -> lis
 
 
 def logits_of(network: nn.Module, images: Tensor) -> Tensor:
-    """Logits, some images at a time."""
+    """Logits, in batches."""
     with torch.no_grad():
         return torch.cat([network(part) for part in images.split(500)])
 
 
 def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """The share of images that are classified rightly."""
+    """The fraction of images classified correctly."""
     return float((logits_of(network, images).argmax(dim=1) == labels).double().mean())
 
 

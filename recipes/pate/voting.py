@@ -1,4 +1,4 @@
-"""Confident-GNMax: the noisy majority of the teachers' votes, where a noisy check says that it is clear enough."""
+"""Confident-GNMax: the noisy majority of the teachers' votes, where a noisy check finds it clear enough."""
 
 import math
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RANDOM = SystemRandom()
-"""Noise from the operating system: with a seed that is known, there would be none."""
+"""Noise from the operating system; with a known seed it would not protect anything."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Answers:
 
     @property
     def queries(self) -> int:
-        """How many were put."""
+        """The number of queries."""
         return len(self.labels)
 
     @property

@@ -1,4 +1,4 @@
-"""What the runs of recipes do beside training: look at the test images now and then, and save when they are stopped."""
+"""Callbacks of the tables' runs: accuracy curves, and a checkpoint when a run is interrupted."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from lightning_gep.strategy.strategy import GEPStrategy
 
 
 class AccuracyCurve(Callback):
-    """Logs test/accuracy some `points` times over training, to draw a curve. Nothing is chosen by it."""
+    """Logs test/accuracy about `points` times over training, to draw a curve. Nothing is selected by it."""
 
     def __init__(self, points: int = 20) -> None:
         self.points = points
@@ -28,7 +28,7 @@ class AccuracyCurve(Callback):
                 logger.save()
 
     def _every(self, trainer: Trainer) -> int:
-        """Steps from one look to the next; a run without an end has one an epoch."""
+        """Steps between evaluations; once per epoch if the total number of steps is unknown."""
         if isinstance(trainer.strategy, GEPStrategy):
             planned = trainer.strategy.privacy.plan.planned_steps if trainer.strategy.privacy is not None else None
         else:
@@ -38,14 +38,14 @@ class AccuracyCurve(Callback):
 
 
 class SaveWhenInterrupted(Callback):
-    """Saves the newest checkpoint when the run is interrupted: continued, it has lost a step at most, not an epoch."""
+    """Saves a checkpoint when the run is interrupted, so that at most one step is lost instead of an epoch."""
 
     def __init__(self) -> None:
         self._training = False
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Before this a checkpoint would have no privacy state, and would take the place of one that has.
+        # Before this a checkpoint has no privacy state, and would replace one that has.
         self._training = True
 
     @override
@@ -60,10 +60,10 @@ class SaveWhenInterrupted(Callback):
 
 
 def accuracy_now(trainer: Trainer, module: LightningModule) -> float:
-    """The share of test images that the weights of this moment classify rightly."""
+    """Test accuracy of the current weights."""
     modes = {part: part.training for part in module.modules()}
     right = seen = 0
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # a loader takes a random number whenever it is read
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # reading a loader consumes a random number
         module.eval()
         for number, (inputs, labels) in enumerate(trainer.datamodule.test_dataloader()):  # type: ignore[attr-defined]
             classes = module.predict_step(inputs.to(module.device), number)

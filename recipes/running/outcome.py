@@ -1,4 +1,4 @@
-"""The result of a run, as it is kept: what was asked for, what came out, and what it was made with."""
+"""Result files of runs: settings, figures, and the machine and software that produced them."""
 
 import json
 import os
@@ -24,7 +24,7 @@ CURVES = {
     "epsilon": "privacy/epsilon",
     "nonprivate_projection_error": "nonprivate/projection_error",
 }
-"""What is kept of the metrics over training, and its name in them."""
+"""The curves that are kept, and their names in the metrics."""
 
 Result = dict[str, Any]
 
@@ -35,7 +35,7 @@ def result_file(output: Path, run: Run) -> Path:
 
 
 def make_result(run: Run, record: RunRecord, directory: Path, settings: Settings, extra: Sequence[str]) -> Result:
-    """The result of a run that is finished; `extra` are overrides that are not the cell's own."""
+    """The result of a finished run; `extra` are overrides that do not belong to the cell."""
     privacy, machine = record.privacy or {}, description()
     return {
         "table": run.table,
@@ -61,18 +61,18 @@ def make_result(run: Run, record: RunRecord, directory: Path, settings: Settings
 
 
 def made_with(directory: Path) -> dict[str, Any]:
-    """Versions and revision as the run noted them when it began: those of now may be others."""
+    """Versions and revision recorded when the run began; today's may differ."""
     card = directory / "checkpoints" / CARD_FILE
     now = software()
     return {name: read_json(card)["software"][name] for name in now} if card.exists() else now
 
 
 def curves(directory: Path, last_step: int) -> dict[str, list[list[float]]]:
-    """Steps and values of what was logged over training, at some points of it."""
+    """Steps and values of the logged curves, thinned."""
     rows = read_metrics(directory)
     found = {}
     for name, logged in CURVES.items():
-        # After an interruption Lightning logs at one step more than were made.
+        # After an interruption Lightning logs one step too many.
         values = {min(int(row["step"]), last_step): row[logged] for row in rows if logged in row}
         if values:
             found[name] = thinned([[step, rounded(value)] for step, value in sorted(values.items())])
@@ -80,12 +80,12 @@ def curves(directory: Path, last_step: int) -> dict[str, list[list[float]]]:
 
 
 def rounded(value: float | None) -> Any:
-    """What single precision has made of a share of so many images, put right."""
+    """A fraction of the images without the rounding error of single precision."""
     return None if value is None else round(value, 6)
 
 
 def thinned(points: list[list[float]]) -> list[list[float]]:
-    """At most MOST_POINTS of them, evenly spread, with the first and the last."""
+    """At most MOST_POINTS points, evenly spread, including the first and the last."""
     if len(points) <= MOST_POINTS:
         return points
     last = len(points) - 1
@@ -93,7 +93,7 @@ def thinned(points: list[list[float]]) -> list[list[float]]:
 
 
 def write_result(path: Path, result: Result) -> None:
-    """Replace the file as a whole. A point of a curve is one line of it."""
+    """Replace the file atomically. Each point of a curve is one line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False)
     numbers = re.compile(r"\[[^\[\]{}\"]*\]")
@@ -109,13 +109,13 @@ def read_result(path: Path) -> Result | None:
 
 
 def counts(result: Result, run: Run) -> bool:
-    """Whether it is the result of just this run: the cell's own experiment, overrides and seed, and nothing else."""
+    """Whether it is a result of exactly this run: the cell's experiment, overrides and seed, and nothing else."""
     asked = (run.cell.experiment, list(run.cell.overrides), [], run.seed)
     return asked == tuple(result[key] for key in ("experiment", "overrides", "extra_overrides", "seed"))
 
 
 def results_of(table: Table, output: Path = RESULTS) -> dict[str, list[Result]]:
-    """What there is for each row of a table, by the name of its cell, in the order of its seeds."""
+    """The results of each row of a table by cell name, in the order of the seeds."""
     found: dict[str, list[Result]] = {cell.name: [] for cell in table.rows}
     for run in (*table.baseline, *table.runs()):
         result = read_result(result_file(output, run))

@@ -1,4 +1,4 @@
-"""Runs that take longer than a machine is there: what one needs to go on elsewhere, small enough to be committed."""
+"""Interrupted runs that continue on another machine: the files they need, small enough to commit."""
 
 import shutil
 from pathlib import Path
@@ -13,14 +13,14 @@ from lightning_gep.strategy.checkpoints import CHECKPOINT_KEY, without_basis
 CHECKPOINT = Path("checkpoints") / "last.ckpt"
 AS_THEY_ARE = ("metrics/*.csv", "privacy/*")
 RUN, DATA = "<run>", "<data>"
-"""What stands for the directories of a machine in a record that leaves it."""
+"""Placeholders for this machine's directories in a parked record."""
 
 
 def park(run: Path, data: Path, parked: Path) -> None:
-    """Keep what the interrupted run in a directory needs to go on; nothing if it has not begun.
+    """Copy what an interrupted run needs to continue; nothing if it has made no step.
 
-    The basis stays behind: it is by far the largest part, it is public, and the next step computes a new one. Nothing
-    that is kept names a path of this machine.
+    The basis is left out: it is by far the largest part, it is public, and the next step computes a new one. No path
+    of this machine is kept.
     """
     record = RunRecord.read(run)
     if record is None or record.step == 0 or not (run / CHECKPOINT).exists():
@@ -37,14 +37,14 @@ def park(run: Path, data: Path, parked: Path) -> None:
 
 
 def fetch(parked: Path, run: Path, data: Path) -> None:
-    """Put a parked run where it goes on, unless it has begun there already."""
+    """Copy a parked run to its working directory, unless the run has already begun there."""
     if parked.is_dir() and not (run / RUN_FILE).exists():
         shutil.copytree(parked, run, dirs_exist_ok=True)
         write_json(run / RUN_FILE, _replaced(read_json(run / RUN_FILE), {RUN: str(run), DATA: str(data)}))
 
 
 def _replaced(content: Any, words: dict[str, str]) -> Any:
-    """Nested lists and dictionaries with these words replaced wherever a text has them."""
+    """Nested lists and dictionaries with these substrings replaced in every string."""
     if isinstance(content, dict):
         return {key: _replaced(value, words) for key, value in content.items()}
     if isinstance(content, list):
@@ -56,7 +56,7 @@ def _replaced(content: Any, words: dict[str, str]) -> Any:
 
 
 def _travelling(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """The checkpoint without its basis and without what callbacks keep, which is where files were."""
+    """The checkpoint without its basis and without the state of callbacks, which has paths."""
     private = checkpoint.get(CHECKPOINT_KEY)
     privacy = {} if private is None else {CHECKPOINT_KEY: {**without_basis(private), "ledger": None}}
     return {**checkpoint, "callbacks": {}, **privacy}

@@ -1,4 +1,4 @@
-"""Settings that cannot work end a recipe in a sentence, not in a traceback."""
+"""A setting that cannot work ends a command with one sentence instead of a traceback."""
 
 import sys
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from lightning_gep.errors import ConfigurationError
 
 
 def exit_code(program: str, run: Callable[[], int | None]) -> int:
-    """What `run` returns, 0 for nothing; 2 if it refuses its settings, after printing why."""
+    """What `run` returns, or 0; 2 after printing why a setting was refused."""
     try:
         return run() or 0
     except ConfigurationError as error:

@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hydra.utils import instantiate
@@ -25,6 +26,7 @@ from recipes.tables.types import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = "console.log"
+say = partial(print, flush=True)
 SECONDS_BETWEEN_LOOKS, SECONDS_BETWEEN_LINES, SECONDS_TO_STOP = 0.5, 300.0, 120.0
 
 
@@ -48,7 +50,6 @@ class Job:
         self.settings: Settings = without_machine(OmegaConf.to_container(self.config, resolve=True))
         self.directory = run_directory(places.work, run, self.settings)
         self.parked = places.output / "unfinished" / self.directory.name
-        self.process: subprocess.Popen[bytes] | None = None
 
     def is_done(self) -> bool:
         """Whether there is a result with exactly these settings."""
@@ -73,20 +74,6 @@ class Job:
         before = RunRecord.read(self.directory)
         say(f"{self.run.name}: {'starts' if before is None else f'continues at step {before.step}'}")
         self.process = start(self.arguments(), self.directory / LOG)
-
-    def ended(self) -> bool:
-        """Whether its process has ended."""
-        return self.process is not None and self.process.poll() is not None
-
-    def keep_result(self) -> bool:
-        """Write the result if the run is finished. Returns whether it is."""
-        record = RunRecord.read(self.directory)
-        if record is None or record.status != "finished":
-            return False
-        result = make_result(self.run, record, self.directory, self.settings, self.places.extra)
-        write_result(result_file(self.places.output, self.run), result)
-        shutil.rmtree(self.parked, ignore_errors=True)
-        return True
 
     def failure(self) -> str:
         """Why it failed, in a line."""
@@ -137,13 +124,11 @@ def work(runs: Sequence[Run], places: Places, *, jobs: int = 2, seconds: float |
                 while waiting and len(running) < jobs:
                     job = _prepared(waiting.popleft(), places, outcome)
                     if job is not None:
-                        running.append(job)
                         job.start()
-                for job in [job for job in running if job.ended()]:
+                        running.append(job)
+                for job in [job for job in running if job.process.poll() is not None]:
                     running.remove(job)
-                    if job.keep_result():
-                        outcome.note("finished now", job.run, f"finished, {job}")
-                    else:
+                    if not _finished(job, outcome):
                         outcome.note("failed", job.run, f"failed. {job.failure()}")
                 if time.monotonic() > next_lines:
                     next_lines = time.monotonic() + SECONDS_BETWEEN_LINES
@@ -172,28 +157,31 @@ def _prepared(run: Run, places: Places, outcome: Outcome) -> Job | None:
     return job
 
 
+def _finished(job: Job, outcome: Outcome) -> bool:
+    """Whether the run is finished; if so, its result is written."""
+    record = RunRecord.read(job.directory)
+    if record is None or record.status != "finished":
+        return False
+    result = make_result(job.run, record, job.directory, job.settings, job.places.extra)
+    write_result(result_file(job.places.output, job.run), result)
+    shutil.rmtree(job.parked, ignore_errors=True)
+    outcome.note("finished now", job.run, f"finished, {job}")
+    return True
+
+
 def _stop(running: Sequence[Job], outcome: Outcome) -> None:
     """Interrupt all jobs, which makes them save their state, and park them; kill a job that does not end."""
     for job in running:
-        if job.process is not None and not job.ended():
-            job.process.send_signal(signal.SIGINT)
+        job.process.send_signal(signal.SIGINT)
     for job in running:
-        if job.process is not None:
-            try:
-                job.process.wait(SECONDS_TO_STOP)
-            except subprocess.TimeoutExpired:
-                job.process.kill()
-                job.process.wait()
-        if job.keep_result():
-            outcome.note("finished now", job.run, f"finished, {job}")
-        else:
+        try:
+            job.process.wait(SECONDS_TO_STOP)
+        except subprocess.TimeoutExpired:
+            job.process.kill()
+            job.process.wait()
+        if not _finished(job, outcome):
             park(job.directory, job.places.data, job.parked)
             outcome.note("interrupted", job.run, "interrupted; the same command continues it")
-
-
-def say(line: str) -> None:
-    """Print a line at once, also into a file."""
-    print(line, flush=True)
 
 
 def start(arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
@@ -213,12 +201,8 @@ def start(arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def signals_as_ctrl_c() -> Iterator[None]:
-    """Inside, being terminated or losing the terminal is like Ctrl-C.
-
-    SIGINT is set too: in the background of a script it is ignored, and the runs would inherit that. Where nohup ignores
-    SIGHUP, it stays ignored.
-    """
-    stops = [signal.SIGINT, signal.SIGTERM]
+    """Inside, SIGTERM and a closed terminal (unless nohup ignores it) are like Ctrl-C."""
+    stops = [signal.SIGINT, signal.SIGTERM]  # scripts ignore SIGINT in the background, and runs would inherit that
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         stops.append(signal.SIGHUP)
     before = {number: signal.signal(number, signal.default_int_handler) for number in stops}
