@@ -1,6 +1,7 @@
 """Which way of computing per-sample gradients a module gets."""
 
 import importlib.util
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,37 +72,32 @@ def check_still_apart(backend: Backend, public_batch: Any) -> None:
     with random_state_kept(module), parameters_kept(module):
         probe = make_probe(module, backend.loss_function, backend.groups, public_batch)
         check_repeatable(probe)
-        if backend.name == "hooks":
-            from lightning_gep.gradients.hooks import fault_in_isolation
-
-            fault = fault_in_isolation(probe)
-            if fault is not None:
-                raise ConfigurationError(f"gradients='hooks' cannot be used any more: hooks {fault}. Use 'auto'.")
+        fault = _hooks().fault_in_isolation(probe) if backend.name == "hooks" else None
+        if fault is not None:
+            raise ConfigurationError(f"gradients='hooks' cannot be used any more: hooks {fault}. Use 'auto'.")
         check_no_memory(probe)
 
 
 def _backend(name: str) -> type[Backend]:
-    if name != "hooks":
-        return FunctionalGradients if name == "functional" else LoopGradients
+    if name == "hooks":
+        return _hooks().HookedGradients
+    return FunctionalGradients if name == "functional" else LoopGradients
+
+
+def _hooks() -> Any:
+    """The module about hooks. Opacus takes two seconds to import and sets up logging for the whole process."""
     if importlib.util.find_spec("opacus") is None:
         raise missing_extra("hooks", "gradients='hooks'")
-    # Opacus takes two seconds to import and sets up logging for the whole process: only if it is asked for.
-    from lightning_gep.gradients.hooks import HookedGradients
-
-    return HookedGradients
+    return importlib.import_module("lightning_gep.gradients.hooks")
 
 
 def _fault_of(name: str, probe: Probe, right: Tensor) -> str | None:
     """What is wrong with a backend on this module, in words that follow its name; None if nothing was found."""
     if name == "loop":
         return None  # it is what others are compared with
-    backend = _backend(name)
+    find = partial(_fault_of_functional, right=right) if name == "functional" else _hooks().fault_of_hooks
     try:
-        if backend is FunctionalGradients:
-            return _fault_of_functional(probe, right)
-        from lightning_gep.gradients.hooks import fault_of_hooks
-
-        return fault_of_hooks(probe)
+        return find(probe)
     except Exception as error:  # the user's code runs in a way it was not written for: anything may be raised
         return f"failed with {in_short(error)}"
 

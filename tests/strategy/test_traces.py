@@ -51,87 +51,87 @@ def still(parameters):
 
 
 class Keeping(Classifier):
-    def __init__(self):
+    """Keeps something of a batch in training_step, by a function of itself, the inputs and the loss."""
+
+    def __init__(self, keep, at_batch_end=lambda module: None, save=lambda module, checkpoint: None, **held):
         super().__init__(still)
+        self.keep, self.at_batch_end, self.save = keep, at_batch_end, save
+        for name, value in held.items():
+            if isinstance(value, torch.Tensor):
+                self.register_buffer(name, value)
+            else:
+                setattr(self, name, value)
 
     def training_step(self, batch, batch_idx):
         x, y = batch
         loss = nn.functional.cross_entropy(self(x), y)
-        self.keep(x, loss)
+        self.keep(self, x, loss)
         return loss
 
-
-class Queue(Keeping):
-    """As in MoCo."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("queue", torch.zeros(16, FEATURES))
-
-    def keep(self, x, loss):
-        self._keys = x
-
     def on_train_batch_end(self, *_):
-        self.queue.copy_(torch.cat([self._keys.detach(), self.queue])[: len(self.queue)])
-
-
-class Centre(Keeping):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("centre", torch.zeros(FEATURES))
-
-    def keep(self, x, loss):
-        self.mean = x.mean(0)
-
-    def on_train_batch_end(self, *_):
-        self.centre.lerp_(self.mean, 0.1)
-
-
-class Rate(Keeping):
-    def keep(self, x, loss):
-        self.last = loss
-
-    def on_train_batch_end(self, *_):
-        for group in self.optimizers().param_groups:
-            group["lr"] = self.last.item()
-
-
-class RateInside(Keeping):
-    def keep(self, x, loss):
-        for group in self.optimizers().param_groups:
-            group["lr"] = loss.detach()
-
-
-class Best(Keeping):
-    def __init__(self):
-        super().__init__()
-        self.save_hyperparameters({"best": torch.zeros(())})
-
-    def keep(self, x, loss):
-        self.hparams.best = loss.detach()
-
-
-class Losses(Keeping):
-    def __init__(self):
-        super().__init__()
-        self._losses = []
-
-    def keep(self, x, loss):
-        self._losses.append(loss.detach())
+        self.at_batch_end(self)
 
     def on_save_checkpoint(self, checkpoint):
-        checkpoint["losses"] = torch.stack(self._losses)
+        self.save(self, checkpoint)
+
+
+def note(module, x, loss):
+    module.last, module.last_loss = x, loss.detach()
+
+
+def queue():
+    """As in MoCo."""
+
+    def enqueue(module):
+        module.queue.copy_(torch.cat([module.last.detach(), module.queue])[: len(module.queue)])
+
+    return Keeping(note, enqueue, queue=torch.zeros(16, FEATURES))
+
+
+def centre():
+    return Keeping(note, lambda module: module.centre.lerp_(module.last.mean(0), 0.1), centre=torch.zeros(FEATURES))
+
+
+def set_rate(module, rate):
+    for group in module.optimizers().param_groups:
+        group["lr"] = rate
+
+
+def rate():
+    return Keeping(note, lambda module: set_rate(module, module.last_loss.item()))
+
+
+def rate_inside():
+    return Keeping(lambda module, x, loss: set_rate(module, loss.detach()))
+
+
+def best():
+    module = Keeping(lambda module, x, loss: setattr(module.hparams, "best", loss.detach()))
+    module.save_hyperparameters({"best": torch.zeros(())})
+    return module
+
+
+def losses():
+    return Keeping(
+        lambda module, x, loss: module.losses.append(loss.detach()),
+        save=lambda module, checkpoint: checkpoint.update(losses=torch.stack(module.losses)),
+        losses=[],
+    )
+
+
+class SharedByClass(Keeping):
+    kept: ClassVar = []
+
+
+def shared_by_class():
+    return SharedByClass(
+        lambda module, x, loss: module.kept.append(loss.detach()),
+        save=lambda module, checkpoint: checkpoint.update(losses=torch.stack(module.kept[-5:])),
+    )
 
 
 class OneMetric(Keeping):
     """For training and validation."""
-
-    def __init__(self):
-        super().__init__()
-        self.mean = MeanMetric()
-
-    def keep(self, x, loss):
-        self.mean.update(loss.detach())
 
     def validation_step(self, batch, batch_idx):
         self.mean.update(nn.functional.cross_entropy(self(batch[0]), batch[1]))
@@ -140,31 +140,24 @@ class OneMetric(Keeping):
         self.log("val/loss", self.mean.compute())
 
 
-class NormInAList(Keeping):
-    def __init__(self):
-        super().__init__()
-        self.norms = [nn.BatchNorm1d(FEATURES)]
-
-    def keep(self, x, loss):
-        self.norms[0](x.detach().repeat(2, 1))
-
-    def on_save_checkpoint(self, checkpoint):
-        checkpoint["mean"] = self.norms[0].running_mean.clone()
+def one_metric():
+    return OneMetric(lambda module, x, loss: module.mean.update(loss.detach()), mean=MeanMetric())
 
 
-class Stops(Keeping):
-    def keep(self, x, loss):
-        self.trainer.callback_metrics["loss"] = loss.detach()
+def norm_in_a_list():
+    return Keeping(
+        lambda module, x, loss: module.norms[0](x.detach().repeat(2, 1)),
+        save=lambda module, checkpoint: checkpoint.update(mean=module.norms[0].running_mean.clone()),
+        norms=[nn.BatchNorm1d(FEATURES)],
+    )
 
 
-class SharedByClass(Keeping):
-    losses: ClassVar = []
+def stops():
+    return Keeping(lambda module, x, loss: module.trainer.callback_metrics.update(loss=loss.detach()))
 
-    def keep(self, x, loss):
-        self.losses.append(loss.detach())
 
-    def on_save_checkpoint(self, checkpoint):
-        checkpoint["losses"] = torch.stack(self.losses[-5:])
+def silent():
+    return Keeping(lambda module, x, loss: None)
 
 
 class SavesInputs(Callback):
@@ -176,11 +169,6 @@ class SavesInputs(Callback):
 
     def state_dict(self):
         return {"inputs": torch.cat(self.inputs)}
-
-
-class Silent(Keeping):
-    def keep(self, x, loss):
-        pass
 
 
 def left_by(directory, module, data, gradients, callbacks=(), **settings):
@@ -201,9 +189,9 @@ def left_by(directory, module, data, gradients, callbacks=(), **settings):
 
 
 EXAMPLES = [
-    *((module, ()) for module in (Queue, Centre, Rate, RateInside, Best, Losses, OneMetric, NormInAList)),
-    *((module, ()) for module in (Stops, SharedByClass)),
-    (Silent, (SavesInputs,)),
+    *((module, ()) for module in (queue, centre, rate, rate_inside, best, losses, one_metric, norm_in_a_list)),
+    *((module, ()) for module in (stops, shared_by_class)),
+    (silent, (SavesInputs,)),
 ]
 
 
@@ -323,7 +311,7 @@ class Adds(Classifier):
         return loss
 
 
-def test_no_piece_of_a_microbatch_meets_what_was_kept_of_another():
+def test_no_chunk_of_a_microbatch_meets_what_was_kept_of_another():
     """A tensor that was kept under vmap cannot be read under the next."""
     module = Adds()
     gradients = FunctionalGradients(module, module.training_step, ParameterGroups.from_module(module))
@@ -360,19 +348,15 @@ def test_in_a_loop_no_record_meets_what_was_kept_of_another():
 class Texts(Keeping):
     """Records of which the strategy can make up none."""
 
-    def keep(self, x, loss):
-        self.last = x
-
     def training_step(self, batch, batch_idx):
-        x, y, names = batch
-        self.names = names
+        x, y, self.names = batch
         return super().training_step((x, y), batch_idx)
 
 
 def test_where_no_records_can_be_made_up_nothing_is_kept(tmp_path):
     x, y = records().tensors
     data = [(a, b, f"patient {i}") for i, (a, b) in enumerate(zip(x, y, strict=True))]
-    module = Texts()
+    module = Texts(note)
     trainer(tmp_path, strategy(mechanism="gp"), max_epochs=1).fit(module, DataLoader(data, batch_size=12, shuffle=True))
     assert not hasattr(module, "names")
     assert not hasattr(module, "last")
