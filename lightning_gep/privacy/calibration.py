@@ -146,7 +146,7 @@ def noise_multiplier_for(
             setting="epsilon",
         )
     found = _least_noise(epsilon_by("rdp"), epsilon, LARGEST_NOISE, nearest=SMALLEST_NOISE / LARGEST_NOISE)
-    return found if accountant == "rdp" else _least_noise(epsilon_by(accountant), epsilon, found[0], nearest=0.9)
+    return found if accountant == "rdp" else _least_noise(epsilon_by(accountant), epsilon, found[0], nearest=0.87)
 
 
 def check_one_target(epsilon: float | None, noise_multiplier: float | None) -> None:
