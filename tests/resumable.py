@@ -1,5 +1,8 @@
 """A small run with a checkpoint at every step."""
 
+import base64
+
+import numpy as np
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -33,3 +36,24 @@ def run(directory, using, steps=STEPS, checkpoint=None, callbacks=(), **settings
     )
     fit.fit(trained, loader(), ckpt_path=checkpoint)
     return trained, fit
+
+
+def encodings(secret):
+    raw = secret.reveal()
+    yield from (
+        raw,
+        raw[::-1],
+        raw.hex().encode(),
+        base64.b64encode(raw)[:40],
+        str(int.from_bytes(raw, "little")).encode(),
+    )
+    yield str(list(raw)).encode()
+    yield np.frombuffer(raw, np.uint8).astype(np.int64).tobytes()
+    for step in range(4):
+        key = secret.key("poisson", step)
+        yield from (key.to_bytes(16, "little"), str(key).encode(), f"{key:x}".encode())
+
+
+def found_in(directory, secret):
+    contents = b"\0".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
+    return [encoding for encoding in encodings(secret) if encoding in contents]

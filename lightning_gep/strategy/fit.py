@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins import Precision
+from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 
 from lightning_gep.algorithm.groups import ParameterGroups
@@ -19,6 +20,8 @@ from lightning_gep.gradients.heap import keep_freed_memory
 from lightning_gep.gradients.memory import microbatch_for
 from lightning_gep.gradients.mixing import check_collate
 from lightning_gep.privacy.account import PrivacyAccount, check_same_plan
+from lightning_gep.privacy.card.content import RunFacts
+from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.run_size import limited, total_steps
 from lightning_gep.privacy.sampling import PoissonSampler, Secret, seeded_secret
 from lightning_gep.strategy.origins import Origin
@@ -35,7 +38,7 @@ from lightning_gep.strategy.public_data import (
 from lightning_gep.strategy.public_gradients import PublicGradients
 from lightning_gep.strategy.refusals import check_monitors
 from lightning_gep.strategy.release_checks import ReleaseChecks
-from lightning_gep.strategy.run_card import RunCard, make_card
+from lightning_gep.strategy.run_card import RunCard, card_directory, mechanism_section, public_data_section
 from lightning_gep.strategy.settings import CostSettings, PrivacySettings
 from lightning_gep.strategy.step import StepGradients
 
@@ -130,18 +133,37 @@ def prepare_fit(
     logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
     check_monitors(trainer, logged)
 
+    state = {} if continued is None or continued.state is None else continued.state
     if continued is None:
         chosen = _choose_thresholds(settings, anchors, processes)
         plan = settings.with_choices(**vars(chosen)).plan(**size, steps=steps)
         account = PrivacyAccount(plan, private=settings.private)
     else:
         assert continued.account is not None
-        assert continued.state is not None
-        chosen, account = Thresholds(**continued.state["chosen"]), continued.account
+        chosen, account = Thresholds(**state["chosen"]), continued.account
         _check_same_guarantee(settings.with_choices(**vars(chosen)), account, size)
         account.private = account.private and settings.private
     _check_processes_agree(account, processes)
 
+    basis_source: BasisSource
+    if settings.uses_basis:
+        subspace = make_subspace(cost, groups.sizes, groups.quotas(chosen.k))
+        basis_source = SharedBasis(subspace, processes, gradients.device)
+        basis_source.load_state_dict(state.get("subspace"))
+    else:
+        like = torch.zeros(0, dtype=gradients.dtype, device=gradients.device)
+        basis_source = NoSubspace(groups.num_parameters, like)
+    facts = RunFacts(
+        mechanism=mechanism_section(settings, cost, chosen, groups, account.plan),
+        generator=settings.generator,
+        device=gradients.device.type,
+        software=software(),
+        public_data=public_data_section(public_records, uses_basis=settings.uses_basis),
+        logged=tuple(logged),
+        log_nonprivate=settings.log_nonprivate,
+        left_before=tuple(state.get("left_unprotected", ())),
+        processes=processes.world_size,
+    )
     # A new secret for every fit, even a resumed one: the same in all processes, and never on disk.
     secret = Secret(processes.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)
     return Fit(
@@ -150,7 +172,7 @@ def prepare_fit(
         gradients,
         anchors,
         checks,
-        _basis_source(settings, cost, groups, chosen, gradients, processes, continued),
+        basis_source,
         make_noise(settings.generator, settings.seed) if processes.is_first else NoNoise(),
         PoissonSampler(
             records,
@@ -162,19 +184,7 @@ def prepare_fit(
         ),
         logged,
         public is not None,
-        make_card(
-            settings,
-            cost,
-            chosen,
-            groups,
-            account,
-            trainer=trainer,
-            device=gradients.device,
-            public_records=public_records,
-            logged=logged,
-            left_before=continued.state.get("left_unprotected", ()) if continued and continued.state else (),
-            processes=processes.world_size,
-        )
+        RunCard(card_directory(trainer.checkpoint_callbacks, trainer.default_root_dir), account, facts, rank_zero_warn)
         if processes.is_first
         else None,
     )
@@ -236,20 +246,3 @@ def _check_processes_agree(account: PrivacyAccount, processes: Processes) -> Non
             f"Process {processes.rank} has other privacy settings than process 0: {own} instead of {first}. Start all "
             "processes with the same configuration."
         )
-
-
-def _basis_source(
-    settings: PrivacySettings,
-    cost: CostSettings,
-    groups: ParameterGroups,
-    chosen: Thresholds,
-    gradients: StepGradients,
-    processes: Processes,
-    continued: Origin | None,
-) -> BasisSource:
-    if not settings.uses_basis:
-        return NoSubspace(groups.num_parameters, torch.zeros(0, dtype=gradients.dtype, device=gradients.device))
-    subspace = make_subspace(cost, groups.sizes, groups.quotas(chosen.k))
-    source = SharedBasis(subspace, processes, gradients.device)
-    source.load_state_dict(None if continued is None or continued.state is None else continued.state["subspace"])
-    return source

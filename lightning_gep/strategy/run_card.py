@@ -5,50 +5,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_warn
-
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.card.content import RunFacts, release_section, run_card
-from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.card.writing import read_card_of, write_card
 from lightning_gep.privacy.files import CARD_FILE
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.strategy.public_data import PublicRecords
 from lightning_gep.strategy.settings import CostSettings, PrivacySettings
-
-
-def make_card(
-    settings: PrivacySettings,
-    cost: CostSettings,
-    chosen: Thresholds,
-    groups: ParameterGroups,
-    account: PrivacyAccount,
-    *,
-    trainer: Trainer,
-    device: torch.device,
-    public_records: PublicRecords | None,
-    logged: Iterable[str],
-    left_before: Iterable[str],
-    processes: int,
-) -> "RunCard":
-    """The card of a fit, in the directory of its checkpoints."""
-    facts = RunFacts(
-        mechanism=mechanism_section(settings, cost, chosen, groups, account.plan),
-        generator=settings.generator,
-        device=device.type,
-        software=software(),
-        public_data=public_data_section(public_records, uses_basis=settings.uses_basis),
-        logged=tuple(logged),
-        log_nonprivate=settings.log_nonprivate,
-        left_before=tuple(left_before),
-        processes=processes,
-    )
-    directory = card_directory(trainer.checkpoint_callbacks, trainer.default_root_dir)
-    return RunCard(directory, account, facts, rank_zero_warn)
 
 
 def card_directory(checkpoint_callbacks: Iterable[Any], root: Any) -> Path:

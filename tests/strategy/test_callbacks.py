@@ -9,8 +9,8 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyBudget, PrivacyMonitor
-from lightning_gep.strategy.logs import OWN_NAMES
+from lightning_gep.strategy.callbacks import PrivacyBudget, PrivacyMonitor
+from lightning_gep.strategy.logs import recorded_logs
 from tests.toys import Classifier, loader, strategy, trainer
 
 
@@ -225,11 +225,6 @@ def test_it_is_said_where_training_step_keeps_values_and_of_which_records(tmp_pa
     assert "keeps values" not in caplog.text
 
 
-def test_the_guard_knows_all_that_is_logged_here(tmp_path):
-    fit = fitted(tmp_path, strategy(epsilon=5.0), [PrivacyMonitor(), PerformanceMonitor()])
-    assert {name for name in fit.callback_metrics if name.startswith(("privacy/", "performance/"))} == OWN_NAMES
-
-
 def test_after_a_failure_between_microbatches_the_loggers_are_those_of_the_user(tmp_path, monkeypatch):
     def fails(*_):
         raise RuntimeError("no more")
@@ -240,3 +235,16 @@ def test_after_a_failure_between_microbatches_the_loggers_are_those_of_the_user(
     with pytest.raises(RuntimeError, match="no more") as raised:
         fit.fit(Classifier(), loader())
     assert fit.loggers == [logger], raised
+
+
+def test_nothing_gets_past_an_outer_recorder_when_an_inner_one_ends():
+    module = Classifier()
+    with recorded_logs(module) as outer:
+        with recorded_logs(module) as inner:
+            module.log("first", 1.0, True)
+            module.log_dict({"second": 2.0, "third": 3.0})
+        module.log("fourth", 4.0)
+    assert inner.names == ["first", "second", "third"]
+    assert inner.entries[0] == ("first", 1.0, {"prog_bar": True})
+    assert outer.names == ["fourth"]
+    assert "log" not in vars(module)

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import OnExceptionCheckpoint
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.strategy import origins
+from lightning_gep.strategy.origins import ReleasedWeights, hashes_of, released_by
 from tests.resumable import every_step, module, run
 from tests.toys import Classifier, loader, strategy, trainer
 
@@ -58,21 +59,6 @@ def test_weights_that_were_loaded_to_look_at_are_saved_with_their_run(other, tmp
         assert looking.strategy.privacy.steps == step
         looking.save_checkpoint(tmp_path / "copy.ckpt")
         assert saved_steps(tmp_path / "copy.ckpt") == step
-
-
-class FailsItsTest(Classifier):
-    def test_step(self, batch, batch_idx):
-        raise KeyError("as it happens")
-
-
-def test_an_error_in_a_test_after_training_saves_the_run_too(tmp_path):
-    saving = OnExceptionCheckpoint(tmp_path / "error")
-    fit = trainer(tmp_path, strategy(), max_steps=3, callbacks=[saving], enable_checkpointing=True)
-    trained = FailsItsTest()
-    fit.fit(trained, loader())
-    with pytest.raises(KeyError):
-        fit.test(trained, loader(shuffle=False), verbose=False)
-    assert saved_steps(saving.ckpt_path) == 3
 
 
 def test_a_new_strategy_does_not_begin_at_zero_with_trained_weights(tmp_path):
@@ -206,14 +192,9 @@ def from_a_checkpoint(trained, directory):
     return Classifier.load_from_checkpoint(directory / "step=3.ckpt")
 
 
-def in_part(trained, directory):
+def in_part_and_frozen(trained, directory):
     new = module()
     new.hidden.load_state_dict(trained.hidden.state_dict())
-    return new
-
-
-def in_part_and_frozen(trained, directory):
-    new = in_part(trained, directory)
     new.hidden.requires_grad_(False)
     return new
 
@@ -222,7 +203,7 @@ def converted_and_back(trained, directory):
     return copy.deepcopy(trained).double().float()
 
 
-COPIES = [loaded, copied, of_an_earlier_step, from_a_checkpoint, in_part, in_part_and_frozen, converted_and_back]
+COPIES = [loaded, copied, of_an_earlier_step, from_a_checkpoint, in_part_and_frozen, converted_and_back]
 
 
 def three_steps(directory, trained=None):
@@ -253,13 +234,6 @@ def test_a_copy_of_released_weights_does_not_begin_at_zero(make, known_by, tmp_p
             used.fit(second, loader())
     assert used.strategy.privacy.steps == 0
     assert ledgers(tmp_path) == [run_id], "nothing was begun"
-
-
-def test_a_new_module_begins_anew_in_the_same_folder(tmp_path):
-    three_steps(tmp_path)
-    _, second = three_steps(tmp_path)
-    assert second in ledgers(tmp_path)
-    assert len(ledgers(tmp_path)) == 2
 
 
 def test_weights_that_a_run_left_as_they_were_are_not_its_own(tmp_path):
@@ -318,3 +292,81 @@ def test_weights_of_a_run_on_other_records_may_be_built_on_and_the_card_says_so(
     trainer(tmp_path, resumed, max_steps=4).fit(again, loader(seed=2), ckpt_path=tmp_path / "step=2.ckpt")
     assert resumed.privacy.steps == 4
     assert resumed.privacy.builds_on == [run_id]
+
+
+def tensors(seed=0, **shapes):
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+def test_a_hash_is_that_of_the_numbers():
+    w = tensors(w=(3, 4))["w"]
+    (expected,) = hashes_of({"w": w}).values()
+    for same in (w.double(), w.clone().requires_grad_(), w.reshape(4, 3), w.t().contiguous().t()):
+        assert hashes_of({"another name": same}) == {"another name": expected}
+    other = w.clone()
+    other[2, 3] = torch.nextafter(other[2, 3], torch.tensor(9.0))
+    assert hashes_of({"w": other})["w"] != expected
+
+
+def test_what_could_be_equal_by_chance_has_no_hash():
+    assert not hashes_of(
+        {
+            "few": torch.randn(3),
+            "constant": torch.ones(50),
+            "none": torch.zeros(0),
+            "whole": torch.arange(9),
+            "text": "a",
+        }
+    )
+
+
+def test_bfloat16_has_a_hash():
+    assert hashes_of({"w": torch.randn(8).bfloat16()})
+
+
+def test_runs_are_found_by_what_they_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(origins, "RUNS_IN_THIS_PROCESS", set())
+    before = tensors(frozen=9, trained=9)
+    released = ReleasedWeights(tmp_path / "a.ledger", hashes_of(before).values())
+    after = {"frozen": before["frozen"], **tensors(1, trained=9)}
+    released.add(after)
+    size = released.path.stat().st_size
+    released.add(after)
+    assert released.path.stat().st_size == size, "what is known is not written again"
+
+    def found(these, *besides):
+        return [(run.run_id, run.name) for run in released_by(hashes_of(these), tmp_path, besides=besides)]
+
+    assert found(before) == []
+    assert found({"part": before["frozen"], "copy": after["trained"]}) == [("a", "copy")]
+    assert found(after, "a") == []
+    later = tensors(2, trained=9)
+    released.add(later)
+    assert found(after) == found(later) == [("a", "trained")]
+    assert released_by(hashes_of(after), tmp_path / "another", besides=()) == []
+    origins.note_here(tmp_path / "a.ledger")
+    (run,) = released_by(hashes_of(after), tmp_path / "another", besides=())
+    assert run.run_id == "a"
+
+
+def test_what_two_runs_have_released_is_each_ones_own(tmp_path):
+    same = tensors(w=9)
+    for name in "ab":
+        ReleasedWeights(tmp_path / f"{name}.ledger", ()).add(same)
+    hashes = hashes_of(same)
+    assert released_by(hashes, tmp_path, besides=("a",)) == []
+    assert [run.run_id for run in released_by(hashes, tmp_path, besides=())] == ["a", "b"]
+
+
+def test_a_torn_line_hides_nothing_that_is_written_later(tmp_path):
+    first, second = tensors(w=9), tensors(1, w=9)
+    path = tmp_path / "a.weights"
+    ReleasedWeights(tmp_path / "a.ledger", ()).add(first)
+    whole = path.read_bytes()
+    for end in range(len(whole)):
+        path.write_bytes(whole[:end])
+        ReleasedWeights(tmp_path / "a.ledger", ()).add(second)
+        assert released_by(hashes_of(second), tmp_path, besides=())
+    path.write_bytes(b"\xff\xfe\x00" + whole)
+    assert released_by(hashes_of(first), tmp_path, besides=())

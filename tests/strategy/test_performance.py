@@ -42,14 +42,6 @@ def test_every_epoch_logs_its_figures_once(tmp_path):
     assert fit.callback_metrics.keys() >= NAMES
 
 
-def test_no_figure_belongs_to_a_single_step(tmp_path):
-    fitted(tmp_path, max_epochs=2)
-    assert not any(
-        name.startswith("performance/") and name not in NAMES for row in read_metrics(tmp_path) for name in row
-    )
-    assert len(performance_rows(tmp_path)) == 2, "10 steps were logged"
-
-
 def clock(monkeypatch, seconds):
     """A clock that goes on by as much as the test says."""
     now = [0.0]
@@ -59,18 +51,6 @@ def clock(monkeypatch, seconds):
         now[0] += seconds
 
     return now, tick
-
-
-def test_the_figures_are_means_over_the_epoch(tmp_path, monkeypatch):
-    now, tick = clock(monkeypatch, 0.5)
-
-    class Ticking(Classifier):
-        def on_train_batch_end(self, *_):
-            tick()
-
-    fitted(tmp_path, Ticking(), max_epochs=2)
-    assert now[0] == 5.0
-    assert [row["performance/steps_per_second"] for row in performance_rows(tmp_path)] == pytest.approx([2.0, 2.0])
 
 
 def test_validation_takes_no_time(tmp_path, monkeypatch):

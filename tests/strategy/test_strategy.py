@@ -58,29 +58,27 @@ def plain_training(module, steps, batch_size=12, dtype=torch.float64, clip=None)
     return module
 
 
-@pytest.mark.parametrize("mechanism", ["gep", "gp"])
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_without_noise_and_clipping_it_is_plain_training_on_the_same_batches(tmp_path, optimizer, scheduler, mechanism):
+@pytest.mark.parametrize(
+    ("optimizer", "scheduler", "mechanism", "clip"),
+    [
+        ("sgd", "constant", "gep", 0.05),
+        ("momentum", "step", "gp", None),
+        ("adam", "step", "gep", None),
+        ("adam", "constant", "gp", 0.05),
+    ],
+)
+def test_without_noise_and_clipping_it_is_plain_training_on_the_same_batches(
+    tmp_path, optimizer, scheduler, mechanism, clip
+):
     settings = {"mechanism": mechanism, **NO_PRIVACY, "clip_norm": INF, "microbatch_size": 5}
     settings["aux_dataloader"] = public_loader(torch.float64)
     module = Classifier(OPTIMIZERS[optimizer], SCHEDULERS[scheduler], torch.float64)
-    fit = trainer(tmp_path, strategy(**settings), max_epochs=3)
+    fit = trainer(tmp_path, strategy(**settings), max_epochs=3, gradient_clip_val=clip)
     fit.fit(module, loader(dtype=torch.float64))
-    expected = plain_training(Classifier(OPTIMIZERS[optimizer], SCHEDULERS[scheduler], torch.float64), 15)
+    expected = plain_training(Classifier(OPTIMIZERS[optimizer], SCHEDULERS[scheduler], torch.float64), 15, clip=clip)
     torch.testing.assert_close(weights(module), weights(expected), rtol=0, atol=1e-11)
     assert fit.strategy.privacy.epsilon() == math.inf
     assert fit.strategy.privacy.report()["private"] is False
-
-
-def test_gradient_clipping_of_the_trainer_still_works(tmp_path):
-    settings = {**NO_PRIVACY, "aux_dataloader": public_loader(torch.float64)}
-    module = Classifier(dtype=torch.float64)
-    trainer(tmp_path, strategy(**settings), max_epochs=3, gradient_clip_val=0.05).fit(
-        module, loader(dtype=torch.float64)
-    )
-    expected = plain_training(Classifier(dtype=torch.float64), 15, clip=0.05)
-    torch.testing.assert_close(weights(module), weights(expected), rtol=0, atol=1e-11)
 
 
 def test_empty_batches_are_steps_too(tmp_path):
@@ -125,8 +123,9 @@ STEPS_TO_TELL = {"gep": 300, "bgep": 700, "gp": 60}
 most of the energy of GEP's, and all of B-GEP's."""
 
 
-@pytest.mark.parametrize("mechanism", ["gep", "bgep", "gp"])
-@pytest.mark.parametrize("generator", ["system", "secure"])
+@pytest.mark.parametrize(
+    ("mechanism", "generator"), [("gep", "system"), ("bgep", "system"), ("gp", "system"), ("gp", "secure")]
+)
 def test_at_zero_gradient_the_variance_is_that_of_the_noise(tmp_path, mechanism, generator):
     spy, wide = Gradients(), 400
 
@@ -151,31 +150,6 @@ def test_at_zero_gradient_the_variance_is_that_of_the_noise(tmp_path, mechanism,
     )
     energy = torch.stack(spy.seen).double().square().sum(1).mean() * n**2
     assert float(energy) == pytest.approx(expected, rel=0.02)
-
-
-def accuracy(module):
-    x, y = records(600, seed=3).tensors
-    return float((module(x).argmax(1) == y).float().mean())
-
-
-def test_a_thousandfold_noise_does_not_learn_what_no_noise_learns(tmp_path):
-    results = {}
-    for noise in (0.0, 1000.0):
-        module = Classifier()
-        fit = trainer(tmp_path, strategy(noise_multiplier=noise), max_epochs=40)
-        fit.fit(module, loader())
-        results[noise] = accuracy(module)
-    assert results[0.0] >= 0.8
-    assert results[1000.0] < 0.6
-
-
-@pytest.mark.parametrize("mechanism", ["gep", "gp"])
-def test_clipping_to_almost_nothing_freezes_the_weights(tmp_path, mechanism):
-    module, tiny = Classifier(), 1e-9
-    before = weights(module)
-    settings = {"clip_embedding": tiny, "clip_residual": tiny, "clip_norm": tiny, "mechanism": mechanism}
-    trainer(tmp_path, strategy(noise_multiplier=1.0, **settings), max_epochs=5).fit(module, loader())
-    assert float((weights(module) - before).abs().max()) < 1e-6
 
 
 class WritesLater(Classifier):
@@ -243,18 +217,6 @@ def test_delta_is_the_largest_power_of_ten_below_one_over_n(tmp_path):
     assert fit.strategy.privacy.delta == 0.01
 
 
-def test_max_steps_and_limits_are_planned_for(tmp_path):
-    for settings, planned in (
-        ({"max_steps": 7, "max_epochs": -1}, 7),
-        ({"max_epochs": 3, "limit_train_batches": 2}, 6),
-        ({"max_epochs": 2, "limit_train_batches": 0.4}, 4),
-        ({"max_epochs": 2, "max_steps": 3}, 3),
-    ):
-        fit = trainer(tmp_path, strategy(), **settings)
-        fit.fit(Classifier(), loader())
-        assert fit.strategy.privacy.plan.planned_steps == planned == fit.strategy.privacy.steps
-
-
 def test_validate_test_and_predict_cost_nothing(tmp_path):
     fit = trainer(tmp_path, strategy(), max_steps=4)
     module = Classifier()
@@ -305,8 +267,9 @@ def test_thresholds_and_k_are_chosen_on_public_data_and_recorded(tmp_path):
     assert used.privacy.plan.release.residual.clip == chosen.clip_residual > 0
 
 
-@pytest.mark.parametrize("subspace", ["tracked", "power", "random"])
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
+@pytest.mark.parametrize(
+    ("subspace", "precision"), [("tracked", "bf16-mixed"), ("power", "64-true"), ("random", "32-true")]
+)
 def test_every_subspace_and_precision_trains(tmp_path, subspace, precision):
     module = Classifier()
     fit = trainer(tmp_path, strategy(subspace=subspace, refresh_every=2), max_steps=5, precision=precision)

@@ -328,7 +328,7 @@ def test_what_is_never_covered_is_always_said():
 
 def test_no_path_no_names_no_secret(tmp_path, monkeypatch):
     from lightning_gep.strategy import fit as fit_module
-    from tests.strategy.test_secret import encodings
+    from tests.resumable import encodings
 
     secrets = []
 

@@ -1,13 +1,19 @@
+"""Datasets that overlap are found by the identity of records and by content, whatever wraps or labels them."""
+
 import random
 import time
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset, random_split
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
-from lightning_gep import RandomLabels
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.strategy.overlap import check_no_repeats, share_records
+from lightning_gep.strategy.overlap import check_no_repeats, content_of, distinctive_digests, share_records
+from lightning_gep.strategy.public_data import check_disjoint, identify
 from tests.toys import records
 
 
@@ -80,21 +86,6 @@ def test_a_subset_of_several_data_sets_takes_what_it_says():
     assert not share_records(Subset(both, range(60, 100)), first)
     assert share_records(Subset(both, [-1]), Subset(second, [39]))
     assert not share_records(Subset(both, [-1]), Subset(second, range(39)))
-
-
-def test_parts_of_a_split_share_nothing():
-    parts = random_split(ConcatDataset([records(60), records(40, seed=2)]), [50, 30, 20])
-    assert not any(share_records(parts[i], parts[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
-    inner = random_split(parts[0], [25, 25])
-    assert not share_records(*inner)
-    assert share_records(inner[0], parts[0])
-
-
-def test_a_wrapper_of_the_same_length_keeps_the_order():
-    base = records(60)
-    wrapped = RandomLabels(Subset(base, range(59, -1, -1)), 3)
-    assert share_records(Subset(wrapped, [0]), Subset(base, [59]))
-    assert not share_records(Subset(wrapped, [0]), Subset(base, range(59)))
 
 
 def test_a_wrapper_of_another_length_may_hold_all():
@@ -176,11 +167,6 @@ def test_repeats_are_counted_and_the_line_to_change_is_named():
         check_no_repeats(ConcatDataset([base] * 3))
 
 
-def test_a_negative_index_is_that_of_a_record():
-    assert repeats(Subset(records(60), [59, -1]))
-    assert not repeats(Subset(records(60), [59, -2]))
-
-
 def test_a_wrapper_of_another_length_holds_records_of_what_it_wraps():
     base = records(60)
     assert repeats(Doubled(base))
@@ -188,14 +174,118 @@ def test_a_wrapper_of_another_length_holds_records_of_what_it_wraps():
     assert repeats(ConcatDataset([base, Passes(base)]))
 
 
-def test_records_of_equal_content_are_no_repeats():
-    assert not repeats(TensorDataset(torch.zeros(60, 3)))
+COUNT = 60
+X, Y = records(COUNT).tensors
+OTHER_X, _ = records(COUNT, seed=5).tensors
+OTHER_Y = (Y + 1) % 3
+TOKENS = torch.randint(5, 1000, (COUNT, 12), generator=torch.Generator().manual_seed(0))
+OTHER_TOKENS = TOKENS.flip(1) + 1
+POSITIONS, PADDED = torch.arange(12), torch.tensor([1] * 8 + [0] * 4)
 
 
-def test_looking_for_repeats_among_a_million_records_takes_no_time():
-    base = TensorDataset(torch.zeros(1_000_000))
-    order = torch.randperm(len(base), generator=torch.Generator().manual_seed(0)).tolist()
-    start = time.process_time()
-    assert not repeats(Subset(ConcatDataset([Subset(base, order)]), range(1_000_000)))
-    assert repeats(Subset(base, [*order, 7]))
-    assert time.process_time() - start < 2
+class Made(Dataset):
+    """Records made from inputs and labels."""
+
+    def __init__(self, make, x, y):
+        self.make, self.x, self.y = make, x, y
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return self.make(self.x[index], self.y[index], index)
+
+
+@dataclass
+class Record:
+    x: Any
+    y: Any
+
+
+Named = namedtuple("Named", "y x")
+
+
+def refused(public, private):
+    try:
+        check_disjoint(public, private)
+    except ConfigurationError as error:
+        return "is a training record (same content" in str(error)
+    return False
+
+
+def shares(make, inputs=(X, OTHER_X)):
+    """Whether the same inputs with other labels are found, and whether other inputs with the same labels are."""
+    x, other_x = inputs
+    private = Made(make, x, Y)
+    return [refused(Made(make, x, OTHER_Y), private), refused(Made(make, other_x, Y), private)]
+
+
+STRUCTURES = {
+    "tuple": lambda x, y, i: (x, y),
+    "list": lambda x, y, i: [x, int(y)],
+    "label first": lambda x, y, i: (y, x),
+    "id first": lambda x, y, i: (i, x, y),
+    "dict": lambda x, y, i: {"x": x, "y": y},
+    "dict with an id": lambda x, y, i: {"id": i, "name": f"{i:05}", "x": x, "y": y},
+    "dict of arrays": lambda x, y, i: {"x": x.numpy(), "y": y.numpy()},
+    "dataclass": lambda x, y, i: Record(x, y),
+    "named tuple": lambda x, y, i: Named(y, x),
+    "nested": lambda x, y, i: {"in": [{"x": x}, i], "out": Record(y, None)},
+    "several inputs": lambda x, y, i: {"left": x, "right": 2 * x, "y": y},
+    "a mask": lambda x, y, i: {"mask": torch.ones(100), "x": x, "y": y},
+    "a table": lambda x, y, i: {"table": torch.arange(100.0), "x": x, "y": y},
+    "numbers": lambda x, y, i: {**{f"feature {j}": float(x[j]) for j in range(6)}, "y": int(y)},
+    "two numbers": lambda x, y, i: {"x": float(x[0]), "y": int(y)},
+    "text": lambda x, y, i: {"text": f"a text with {x[0]:.5f} in it", "label": ("bad", "good", "neither")[y]},
+    "text first": lambda x, y, i: (f"a text with {x[0]:.5f} in it", int(y)),
+}
+
+
+@pytest.mark.parametrize("make", STRUCTURES.values(), ids=STRUCTURES)
+def test_the_same_inputs_are_found_under_other_labels_and_others_are_not_taken_for_them(make):
+    assert shares(make) == [True, False]
+
+
+TOKENISED = {
+    "tensors": lambda x, y, i: {"input_ids": x, "attention_mask": PADDED, "position_ids": POSITIONS, "labels": y},
+    "lists": lambda x, y, i: {"input_ids": x.tolist(), "attention_mask": PADDED.tolist(), "labels": int(y)},
+    "a label for each token": lambda x, y, i: {"input_ids": x, "labels": torch.cat((y.repeat(3), POSITIONS[:9]))},
+}
+
+
+@pytest.mark.parametrize("make", TOKENISED.values(), ids=TOKENISED)
+def test_masks_positions_and_labels_as_long_as_the_input_are_no_input(make):
+    assert shares(make, (TOKENS, OTHER_TOKENS)) == [True, False]
+
+
+def test_one_of_two_inputs_is_enough():
+    private = Made(lambda x, y, i: {"left": x, "right": OTHER_X[i], "y": y}, X, Y)
+    public = Made(lambda x, y, i: {"left": torch.zeros(6), "right": OTHER_X[i], "y": y}, X, OTHER_Y)
+    assert refused(public, private)
+
+
+def test_training_records_that_are_equal_by_accident_are_found():
+    x = X[torch.arange(COUNT) // 3]
+    assert shares(STRUCTURES["dict"], (x, OTHER_X)) == [True, False]
+
+
+def test_the_hash_of_dictionaries_is_that_of_their_inputs():
+    def hash_of(x, y):
+        public = Made(STRUCTURES["dict"], x, y)
+        return identify(public, *check_disjoint(public, Made(STRUCTURES["dict"], X + 1, Y))).sha256
+
+    assert hash_of(X, Y) == hash_of(X, OTHER_Y) != hash_of(OTHER_X, Y)
+
+
+@pytest.mark.parametrize("odd", [lambda: None, {"f": lambda: None, "x": 1}, np.array([{}, []], dtype=object)])
+def test_records_that_cannot_be_compared_are_told(odd):
+    content = content_of(odd)
+    assert content.input is None or content.digests
+    private = Made(lambda x, y, i: lambda: None, X, Y)
+    _, said = check_disjoint(Made(STRUCTURES["dict"], X, Y), private)
+    assert said == "all training records, as far as records could be compared by content"
+
+
+def test_digests_do_not_depend_on_where_a_tensor_is_in_memory():
+    assert content_of({"x": X[1], "y": 0}) == content_of({"x": torch.stack([X[0], X[1]])[1], "y": 1})
+    assert distinctive_digests([]) == set()

@@ -39,11 +39,6 @@ def test_a_child_of_a_sweeps_job_runs_that_job_in_its_directory_and_nothing_else
     assert len({directory for _, directory in lines}) == 2
 
 
-def test_a_child_of_a_single_run_shares_its_directory(tmp_path):
-    (first, second) = ran(tmp_path, "+a=5")
-    assert first == second
-
-
 def test_outside_hydra_a_child_is_started_like_its_parent(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "--lr", "3"])
     command, directory = child_command()
