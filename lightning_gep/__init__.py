@@ -1,7 +1,7 @@
 """Differentially private training by Gradient Embedding Perturbation, as a strategy for Lightning.
 
-Calibration and accounting are there at once. What needs torch and Lightning is imported when it is first used, so that
-commands and plans do not wait for it; where Lightning is imported already, `strategy="gep"` is registered right away.
+Everything but the errors is imported when it is first used, so that commands start quickly. If Lightning is imported
+already, `strategy="gep"` is registered right away.
 """
 
 import sys
@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
-from lightning_gep.privacy.account import PrivacyAccount
-from lightning_gep.privacy.calibration import Calibration, calibrate
 
 if TYPE_CHECKING:
+    from lightning_gep.privacy.account import PrivacyAccount
+    from lightning_gep.privacy.calibration import Calibration, calibrate
     from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyBudget, PrivacyMonitor
     from lightning_gep.strategy.random_labels import RandomLabels
     from lightning_gep.strategy.strategy import GEPStrategy
@@ -32,11 +32,14 @@ __all__ = [
 ]
 
 _ON_FIRST_USE = {
+    "Calibration": "lightning_gep.privacy.calibration",
     "GEPStrategy": "lightning_gep.strategy.strategy",
     "PerformanceMonitor": "lightning_gep.strategy.callbacks",
+    "PrivacyAccount": "lightning_gep.privacy.account",
     "PrivacyBudget": "lightning_gep.strategy.callbacks",
     "PrivacyMonitor": "lightning_gep.strategy.callbacks",
     "RandomLabels": "lightning_gep.strategy.random_labels",
+    "calibrate": "lightning_gep.privacy.calibration",
 }
 
 

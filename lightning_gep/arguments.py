@@ -1,6 +1,7 @@
 """Checks of single arguments, so that every bad value is reported in the same words."""
 
 import math
+import re
 from collections.abc import Iterable
 
 from lightning_gep.errors import ConfigurationError
@@ -60,3 +61,9 @@ def _number(name: str, value: float, fix: str, *, lowest_excluded: float, finite
         kind = "a finite number" if finite else "a number"
         raise ConfigurationError(f"{name} must be {kind} {bound}, but it is {value!r}. {fix}", setting=name)
     return float(value)
+
+
+def quoted(text: str) -> str:
+    """The text as one value on Hydra's command line; a backslash is special only before a quote."""
+    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)
+    return f"'{escaped}'"

@@ -4,9 +4,9 @@ import traceback
 
 from hydra import compose, initialize_config_dir
 
+from lightning_gep.arguments import quoted
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.cli.train import single_job
-from lightning_gep.strategy.processes import quoted
 from recipes.running.settings import settings_of
 
 SMALL = {

@@ -13,17 +13,14 @@ from rich.console import Console
 from rich.text import Text
 from typing_extensions import override
 
-from lightning_gep.arguments import one_of
+from lightning_gep.arguments import one_of, quoted
 from lightning_gep.cli.configs import job_name
 from lightning_gep.cli.console import short_path, terminal
 from lightning_gep.cli.hydra_sweeper import BasicSweeper, combinations_of, is_installed, limit_workers, register
 from lightning_gep.cli.interrupts import passed_on_to_workers
 from lightning_gep.cli.monitor import SweepMonitor, outcome_table
-from lightning_gep.cli.sweep_cost import planned_costs, write_sweep_cards
 from lightning_gep.errors import ConfigurationError, missing_extra
-from lightning_gep.privacy.repetitions import SHAPES, Distribution
 from lightning_gep.reporting.records import RunRecord, SweepRecord, locked
-from lightning_gep.strategy.processes import quoted
 
 LAUNCHERS = {"hydra_joblib_launcher": "joblib", "hydra_submitit_launcher": "submitit", "hydra_ray_launcher": "ray"}
 """The extra that installs each launcher."""
@@ -133,6 +130,8 @@ class GridSweeper(BasicSweeper):
             if run is not None and run.status == "failed":
                 log = short_path(self.directory / job / "console.log")
                 console.print(Text(f"{job} failed: {run.error}\n  see {log}"))
+        from lightning_gep.cli.sweep_cost import write_sweep_cards  # --help does not wait for the accountants
+
         selection = write_sweep_cards(self.directory, self.record)
         # No run is called the best without what it costs to know that.
         if selection is not None:
@@ -155,6 +154,8 @@ class RepeatAndSelectSweeper(GridSweeper):
     """
 
     def __init__(self, max_batch_size: int | None, mean: float, distribution: str, params: Any = None) -> None:
+        from lightning_gep.privacy.repetitions import SHAPES
+
         super().__init__(max_batch_size, params)
         self.mean, self.distribution = mean, one_of("hydra.sweeper.distribution", distribution, SHAPES)
 
@@ -179,6 +180,9 @@ class RepeatAndSelectSweeper(GridSweeper):
 
         Names are random: a number would tell how many runs there are at least, and that earlier ones were no better.
         """
+        from lightning_gep.cli.sweep_cost import planned_costs
+        from lightning_gep.privacy.repetitions import SHAPES, Distribution
+
         configs = [self._composed([*fixed, *point]) for point in grid]
         for config in configs:
             check_stays_here(config)

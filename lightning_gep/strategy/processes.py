@@ -1,6 +1,5 @@
 """One process or several: how they start, how they talk to each other, and the basis they share."""
 
-import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing_extensions import override
 
 from lightning_gep.algorithm.basis import Basis
 from lightning_gep.algorithm.subspace import Anchors, Subspace
+from lightning_gep.arguments import quoted
 from lightning_gep.strategy.internals import ForkLauncher, ScriptLauncher
 
 T = TypeVar("T")
@@ -268,9 +268,3 @@ def config_flags(arguments: Sequence[str]) -> list[str]:
         elif argument.startswith(tuple(f"{flag}=" for flag in CONFIG_FLAGS)):
             found.append(argument)
     return found
-
-
-def quoted(text: str) -> str:
-    """The text as one value on Hydra's command line; a backslash is special only before a quote."""
-    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)
-    return f"'{escaped}'"

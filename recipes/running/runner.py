@@ -16,9 +16,9 @@ from pathlib import Path
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from lightning_gep.arguments import quoted
 from lightning_gep.errors import ConfigurationError, MissingDataError
 from lightning_gep.reporting.records import RunRecord
-from lightning_gep.strategy.processes import quoted
 from recipes.running.outcome import make_result, read_result, result_file, write_result
 from recipes.running.parking import fetch, park
 from recipes.running.settings import Settings, composed, overrides_of, run_directory, without_machine

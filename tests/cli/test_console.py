@@ -28,20 +28,6 @@ print("last")
     assert set(written.splitlines()) == {"by print", "by descriptor", "by an old handler", "by a child"}
 
 
-def test_an_error_inside_gives_the_output_back(tmp_path):
-    seen, _ = output_of(
-        tmp_path,
-        """
-try:
-    with output_into(Path("console.log")):
-        1 / 0
-except ZeroDivisionError:
-    print("here again")
-""",
-    )
-    assert seen == "here again\n"
-
-
 def test_the_terminal_stays_in_reach_of_who_asked_for_it_first(tmp_path):
     seen, written = output_of(
         tmp_path,

@@ -37,11 +37,6 @@ def test_a_name_that_two_groups_have_is_given_with_both():
     assert in_a_line(error, CONFIG).endswith("(config key: data.seed, seed)")
 
 
-def test_a_key_that_the_message_has_is_not_repeated():
-    error = ConfigurationError("data.batch_size=0 is not above 0.", setting="batch_size")
-    assert in_a_line(error, CONFIG) == "data.batch_size=0 is not above 0."
-
-
 def test_an_error_that_is_about_no_key_stays_as_it_is():
     assert in_a_line(ConfigurationError("The auxiliary data is empty."), CONFIG) == "The auxiliary data is empty."
 

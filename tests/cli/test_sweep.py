@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from lightning_gep.cli.sweep import RepeatAndSelectSweeper, best_by_validation, check_stays_here
@@ -200,6 +201,29 @@ def test_settings_of_a_sweep_that_cannot_work_end_it_before_its_first_job(overri
     assert result.returncode == 2
     assert message in result.stderr
     assert not list(tmp_path.glob("sweeps/*/*/run.json"))
+
+
+def test_sigterm_stops_parallel_jobs_with_their_steps_saved(tmp_path):
+    overrides = (
+        "seed=0,1,2",
+        "sweep=it",
+        "trainer.max_epochs=300",
+        "hydra/launcher=parallel",
+        "hydra.launcher.n_jobs=2",
+    )
+    process = subprocess.Popen(command(*overrides), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    directory = tmp_path / "sweeps" / "it"
+    wait_until(lambda: sum(run.step > 0 for run in begun(directory)) == 2, process)
+    process.terminate()
+    assert process.wait(120) == 130
+    for run in begun(directory):
+        saved = torch.load(directory / run.job / "checkpoints" / "last.ckpt", weights_only=False)["global_step"]
+        assert (run.status, saved) == ("interrupted", run.step)
+    assert len(begun(directory)) == 2
+
+
+def begun(directory):
+    return [RunRecord.read(path.parent) for path in directory.glob("*/run.json")]
 
 
 def test_a_launcher_that_is_not_installed_is_named_with_what_to_install(tmp_path):

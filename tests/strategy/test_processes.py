@@ -4,13 +4,15 @@ import sys
 
 import pytest
 
-from lightning_gep.strategy.processes import child_command, config_flags, quoted
+from lightning_gep.arguments import quoted
+from lightning_gep.strategy.processes import child_command, config_flags
 
 APP = """
 import os, sys
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
+from lightning_gep.arguments import quoted
 from lightning_gep.strategy.processes import child_command
 
 @hydra.main(version_base="1.3", config_path=None)

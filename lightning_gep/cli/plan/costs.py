@@ -173,17 +173,11 @@ def plan_noise(settings: PrivacySettings, size: RunSize, labels: Mapping[str, st
     return NoisePlan(plan, size, settings.mechanism, k, spent, private, labels or {})  # type: ignore[arg-type]
 
 
-@cache
-def _calibrated(epsilon: float, delta: float, sample_rate: float, steps: int, accountant: str) -> tuple[float, float]:
-    """Cached: mechanisms and thresholds that are compared need the same σ."""
-    return noise_multiplier_for(epsilon, delta, sample_rate, steps, accountant)
+# Mechanisms and thresholds that are compared share their σ, ε and curve.
+_calibrated = cache(noise_multiplier_for)
+_curve = cache(EpsilonCurve)
 
 
 @cache
 def _epsilon(event: SampledGaussian, steps: int, delta: float, accountant: str) -> float:
     return accounting.epsilon([(event, steps)], delta, accountant)
-
-
-@cache
-def _curve(event: SampledGaussian, delta: float, accountant: str, steps: int | None) -> EpsilonCurve:
-    return EpsilonCurve(event, delta, accountant, steps)

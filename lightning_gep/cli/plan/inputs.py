@@ -237,10 +237,7 @@ def _build(group: str, build: Callable[[], Any]) -> Any:
 def _devices(trainer: Mapping[str, Any]) -> int:
     """Number of processes that share a batch. "auto" depends on the machine, and the noise would depend on it too."""
     devices, nodes = trainer.get("devices", "auto"), trainer.get("num_nodes", 1)
-    if isinstance(devices, str) and devices.isdecimal():
-        devices = int(devices)
-    if isinstance(devices, list):
-        devices = len(devices)
+    devices = len(devices) if isinstance(devices, list) else devices
     positive_integer("devices", devices, "The expected batch size depends on it, so it cannot be 'auto'. Use e.g. 1.")
     return devices * positive_integer("num_nodes", nodes, "Use 1.")
 

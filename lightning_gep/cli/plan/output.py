@@ -39,14 +39,14 @@ class Column:
     name: str
     head: str
     text: Callable[[NoisePlan], str]
-    dispensable: int = 0
-    """If the terminal is too narrow, columns are left out, the largest number first; 0 always stays."""
+    detail: bool = False
+    """Left out if the terminal is too narrow."""
 
 
 def columns(plans: Sequence[NoisePlan]) -> list[Column]:
     """All columns that apply to these plans."""
     given_noise = any(plan.plan.target_epsilon is None for plan in plans)
-    by_rdp = [Column("ε by RDP", "ε RDP", lambda plan: rounded_up(plan.epsilon_by_rdp), 4)]
+    by_rdp = [Column("ε by RDP", "ε RDP", lambda plan: rounded_up(plan.epsilon_by_rdp), detail=True)]
     during = [
         Column(f"ε after {words} of the run", f"ε {sign}", _at_quarter(number))
         for number, (words, sign) in enumerate(QUARTERS)
@@ -58,16 +58,16 @@ def columns(plans: Sequence[NoisePlan]) -> list[Column]:
         Column("batch size", "batch", lambda plan: f"{plan.size.expected_batch_size}"),
         Column("epochs", "epochs", lambda plan: f"{plan.size.epochs:.4g}"),
         Column("steps", "steps", lambda plan: f"{plan.steps}"),
-        Column("sampling rate q", "q", lambda plan: f"{plan.plan.sample_rate:.3g}", 7),
-        Column("basis vectors k", "k", lambda plan: "–" if plan.k is None else f"{plan.k}", 3),
+        Column("sampling rate q", "q", lambda plan: f"{plan.plan.sample_rate:.3g}", detail=True),
+        Column("basis vectors k", "k", lambda plan: "–" if plan.k is None else f"{plan.k}", detail=True),
         Column("ε", "ε", lambda plan: rounded_up(plan.epsilon)),
-        Column("δ", "δ", lambda plan: f"{plan.plan.delta:g}", 2),
+        Column("δ", "δ", lambda plan: f"{plan.plan.delta:g}", detail=True),
         *(by_rdp if given_noise or len(plans) == 1 else []),
         *(during if given_noise else []),
         Column("σ of a step", "σ", lambda plan: _digits(plan.plan.event.noise_multiplier)),
-        Column("σ₁ (embedding)", "σ₁", lambda plan: _sigma(plan, "embedding"), 5),
-        Column("σ₂ (residual)", "σ₂", lambda plan: _sigma(plan, "residual"), 5),
-        Column("embedding : residual", "emb:res\n%", _shares, 6),
+        Column("σ₁ (embedding)", "σ₁", lambda plan: _sigma(plan, "embedding"), detail=True),
+        Column("σ₂ (residual)", "σ₂", lambda plan: _sigma(plan, "residual"), detail=True),
+        Column("embedding : residual", "emb:res\n%", _shares, detail=True),
         Column(PER_STEP, "noise\nper step", lambda plan: _digits(plan.noise_per_step)),
         Column(OF_MEAN, "noise\nof mean", lambda plan: _digits(plan.noise_of_mean)),
     ]
@@ -89,19 +89,16 @@ def plan_table(
     compared = plans if among is None else among
     constant = {column.name for column in constant_columns(compared)}
     shown = [column for column in columns(compared) if column.name not in constant]
-    left_out: list[Column] = []
-    while _width(table := _rows(plans, shown, compared), console) > console.width:
-        last = max(column.dispensable for column in shown)
-        if last == 0:
-            break
-        left_out += [column for column in shown if column.dispensable == last]
-        shown = [column for column in shown if column.dispensable != last]
+    table = _rows(plans, shown, compared)
+    details = [column.name for column in shown if column.detail]
+    too_wide = _width(table, console) > console.width
+    if too_wide:
+        table = _rows(plans, [column for column in shown if not column.detail], compared)
     parts: list[RenderableType] = [table]
     if among is None:
         parts.insert(0, Text(f"The same for all: {common_values(plans)}.\n", style="dim"))
-    if left_out:
-        names = ", ".join(column.name for column in left_out)
-        parts.append(Text(f"Left out for lack of room: {names}.", style="dim"))
+    if too_wide and details:
+        parts.append(Text(f"Left out for lack of room: {', '.join(details)}.", style="dim"))
     return Group(*parts)
 
 

@@ -57,7 +57,6 @@ def strategys_plan(*overrides):
     "overrides",
     [
         (),
-        ("mechanism=gp", RDP, "data.batch_size=100", "trainer.max_epochs=3"),
         ("mechanism=bgep", RDP, "data.batch_size=512", "model.network.channels=8", "mechanism.k=50"),
         ("experiment=digits_epsilon2", RDP, "mechanism.split=equal", "trainer.max_steps=41"),
         (RDP, "mechanism.clipping=joint", "mechanism.clip_residual=0.1", "privacy.delta=null"),
@@ -110,11 +109,6 @@ def test_commas_range_and_choice_give_every_combination_as_in_hydra(tmp_path):
     assert len(rows(tmp_path, RDP, "mechanism.split=[1,2]", *OWN)) == 1
 
 
-def test_options_may_stand_between_overrides(tmp_path):
-    (row,) = rows(tmp_path, RDP, "--records", "2000", "data.batch_size=100", "--parameters", "50", "mechanism.k=10")
-    assert (row["records"], row["parameters"], row["batch_size"], row["k"]) == (2000, 50, 100, 10)
-
-
 def test_several_devices_share_a_batch(tmp_path):
     (row,) = rows(tmp_path, RDP, *OWN, "trainer.devices=2", "data.batch_size=100")
     assert (row["batch_size"], row["steps"]) == (200, 30 * 7)
@@ -160,39 +154,27 @@ def test_a_run_without_privacy_says_so(tmp_path, capsys):
     [
         (["privacy.epsilonn=3"], "privacy.epsilonn"),
         (["+privacy.epsilonn=3"], "privacy.epsilonn is not an argument of GEPStrategy. Did you mean privacy.epsilon?"),
-        (["+mechanism.kk=3"], "mechanism.kk"),
         (["+privcy.epsilon=3"], "privcy"),
         (["+trainer.max_epoch=3"], "trainer.max_epoch is not an argument of Trainer. Did you mean trainer.max_epochs?"),
         (["mechanism=gepp"], "mechanism/gepp"),
         (["mechanism=gep,gp", "mechanism.k=10"], "mechanism.k"),
         (["foo"], "'foo'"),
-        (["privacy.epsilon=[1"], "privacy.epsilon=[1"),
-        (["privacy=null"], "privacy=null"),
         (["privacy.epsilon=-1"], "(config key: privacy.epsilon)"),
         (["privacy.epsilon=null"], "(config key: privacy.epsilon)"),
         (["privacy.delta=0.01"], "(config key: privacy.delta)"),
-        (["privacy.delta=2"], "(config key: privacy.delta)"),
-        (["privacy.accountant=foo"], "(config key: privacy.accountant)"),
         (["privacy.generator=dice"], "(config key: privacy.generator)"),
         (["mechanism.k=auto"], "(config key: mechanism.k)"),
-        (["mechanism.clip_residual=auto"], "(config key: mechanism.clip_residual)"),
         (["mechanism.k=9999"], "(config key: mechanism.k)"),
-        (["mechanism.split=foo"], "(config key: mechanism.split)"),
-        (["data.batch_size=0"], "(config key: data.batch_size)"),
         (["data.batch_size=256,5000"], "data.batch_size=5000"),
         (["data.batch_size=null"], "data.batch_size is not set"),
         (["trainer.max_epochs=-1"], "(config key: trainer.max_epochs)"),
-        (["trainer.max_steps=0"], "(config key: trainer.max_steps)"),
         (["trainer.devices=auto"], "(config key: trainer.devices)"),
-        (["+trainer.num_nodes=0"], "(config key: trainer.num_nodes)"),
         (["+trainer.limit_train_batches=2.0"], "(config key: trainer.limit_train_batches)"),
         (["+trainer.fast_dev_run=true"], "trainer.fast_dev_run=True"),
         (["+trainer.accumulate_grad_batches=2"], "trainer.accumulate_grad_batches=2"),
         (["mechanism=none"], "mechanism=none adds no noise"),
         (["--records", "0"], "--records: '0'"),
-        (["--parametres", "3"], "--parametres"),
         (["--min-steps", "3"], "--min-steps belongs to a search. Add --search."),
-        (["--search", "--epochs", "2,x"], "--epochs: 'x'"),
         (["--search", "--epochs", "1", "--batch-sizes", "1000"], "--min-steps=100"),
         (["--search", "--batch-sizes", "64", "data.batch_size=64"], "data.batch_size and --batch-sizes"),
         (["--search", "trainer.max_epochs=null"], "trainer.max_epochs"),
@@ -236,7 +218,7 @@ def subprocess_of(code, *, cwd):
     return subprocess.run([sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], [*OWN], [*OWN, RDP, "mechanism=gep,gp", "--html", "plan.html"]])
+@pytest.mark.parametrize("arguments", [["--help"], [*OWN, RDP, "mechanism=gep,gp", "--html", "plan.html"]])
 def test_help_and_known_sizes_do_not_wait_for_torch(arguments, tmp_path):
     code = f"""
 import sys
@@ -251,16 +233,6 @@ print("imported:", {{"torch", "lightning", "opacus"}} & set(sys.modules))
     assert result.returncode == 0, result.stderr
     assert "imported: set()" in result.stdout
     assert "examples:" in result.stdout or "noise per step" in result.stdout.lower()
-
-
-def test_the_command_gives_one_line_without_a_traceback(tmp_path):
-    command = [sys.executable, "-m", "lightning_gep.cli.plan.command", *OWN, "privacy.epsilonn=3"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert result.stderr.splitlines() == [
-        "gep-plan: Could not override 'privacy.epsilonn'. To append to your config use +privacy.epsilonn=3"
-    ]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_search_ranks_and_explains(tmp_path, capsys):
@@ -377,30 +349,15 @@ def test_text_from_the_command_line_is_escaped_in_the_page():
     assert "<b>" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(375, "dark"), (1000, "light")])
-def test_a_browser_draws_the_page(width, scheme, browser, tmp_path):  # noqa: F811
+def test_a_browser_draws_the_page(browser, tmp_path):  # noqa: F811
     path = tmp_path / "plan.html"
     path.write_text(the_page(some_plans()), "utf-8")
-    watched = Watched(browser, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    watched = Watched(browser, viewport={"width": 375, "height": 800})
     opened = watched.open(path)
     assert opened.locator("#plot-noise .scatterlayer .trace").count() == 4
     assert opened.locator("#plot-epsilon .scatterlayer .trace").count() == 4
     assert opened.locator("#plot-split .bars .point").count() == 16
     assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert (shade(opened, "document.body", "backgroundColor") < 380) == (scheme == "dark")
-    assert (shade(opened, "document.querySelector('#plot-noise .xtick text')", "fill") > 380) == (scheme == "dark")
-    other = "light" if scheme == "dark" else "dark"
-    opened.emulate_media(color_scheme=other)
-    assert (shade(opened, "document.querySelector('#plot-noise .xtick text')", "fill") > 380) == (other == "dark")
     assert watched.errors == []
     assert watched.requests == [path.as_uri()]
     watched.close()
-
-
-def shade(opened, element, name):
-    """The sum of red, green and blue, when it has been the same for a moment: plots are drawn anew after a change."""
-    seen = []
-    while len(seen) < 4 or (len(seen) < 40 and len(set(seen[-4:])) > 1):
-        opened.wait_for_timeout(200)
-        seen.append(opened.evaluate(f"getComputedStyle({element}).{name}"))
-    return sum(int(value) for value in re.findall(r"\d+", seen[-1])[:3])
