@@ -21,7 +21,6 @@ from benchmarks.contenders import CONTENDERS
 from benchmarks.limit import matmul_speed, seconds_at_the_limit
 from benchmarks.machine import description
 from benchmarks.measure import laps, quietly_elsewhere
-from benchmarks.plots import draw_settings
 from benchmarks.settings import FULL, QUICK, SETTINGS, Setting
 from benchmarks.tables import markdown
 from lightning_gep.strategy.settings import CostSettings
@@ -33,7 +32,7 @@ SLOW = {"gep_cold", "paper"}
 
 
 def main() -> None:
-    """Measure, and write JSON, a table and a picture."""
+    """Measure, and write JSON and a table."""
     options = parse()
     settings = [s for s in (QUICK if options.quick else FULL) if not options.settings or s.name in options.settings]
     name = "quick" if options.quick else "latest"
@@ -50,7 +49,6 @@ def main() -> None:
         options.output.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(results, indent=2) + "\n")
         (options.output / f"{name}.md").write_text(markdown(results))
-        draw_settings(results, options.output / f"{name}.svg")
     print(markdown(results))
 
 

@@ -6,15 +6,27 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import torch
+from matplotlib.figure import Figure
 from rich.progress import Progress
 
 from benchmarks.machine import description
-from benchmarks.plots import draw_scaling
 from benchmarks.run import HERE, in_a_process, step_seconds, steps_of
 from benchmarks.settings import PROBES, SETTINGS
+from benchmarks.tables import NAMES
 
 BASE = SETTINGS["resnet20, scaled"]
+SVG = {"svg.fonttype": "none", "svg.hashsalt": "benchmarks"}  # text stays text, and ids are not random
+COLOURS = {
+    "plain": "#8a8a8a",
+    "opacus_hooks": "#c1666b",
+    "gp": "#7aa5d2",
+    "gep": "#1d3557",
+    "gep_cold": "#9a6fb0",
+    "paper": "#d1495b",
+}
+TITLES = {"n": "records n", "m": "anchors m", "k": "basis vectors k", "p": "parameters p"}
 Point = tuple[str, str, dict[str, int | str]]
 """A contender, the name of a setting, and what is changed in it."""
 
@@ -83,6 +95,37 @@ def figures(point: Point) -> dict[str, Any]:
         "peak_mb": run["peak_mb"],
         "growth_mb": run["peak_mb"] - run["baseline_mb"],
     }
+
+
+def draw_scaling(results: dict[str, Any], file: Path) -> None:
+    """Seconds above, memory below, a column for every axis."""
+    axes_measured = results["axes"]
+    columns = len(axes_measured)
+    figure = Figure(figsize=(3.6 * columns, 6.4))
+    axes = figure.subplots(2, columns, squeeze=False)
+    for column, (axis, curves) in enumerate(axes_measured.items()):
+        for row, (key, label) in enumerate((("seconds", "seconds of a step"), ("growth_mb", "MB above set-up"))):
+            picture = axes[row][column]
+            for name, curve in curves.items():
+                picture.plot(
+                    [point["at"] for point in curve],
+                    [point[key] for point in curve],
+                    marker="o",
+                    markersize=3.5,
+                    color=COLOURS[name],
+                    label=NAMES[name].replace("*", ""),
+                )
+            picture.set_xscale("log", base=2)
+            ticks = sorted({point["at"] for curve in curves.values() for point in curve})
+            picture.set_xticks(ticks, [f"{tick:,}".replace(",", " ") for tick in ticks], fontsize=7, rotation=30)
+            picture.set_ylim(bottom=0)
+            picture.set_xlabel(TITLES.get(axis, axis))
+            picture.set_ylabel(label if column == 0 else "")
+            picture.grid(alpha=0.25)
+        axes[0][column].legend(fontsize=6.5, frameon=False)
+    figure.tight_layout()
+    with matplotlib.rc_context(SVG):
+        figure.savefig(file, metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -143,13 +143,6 @@ def test_features_that_cannot_be_used_are_refused(arrays, message, tmp_path):
         features(tmp_path, tmp_path / "cache")
 
 
-def test_features_of_one_part_alone_are_refused(tmp_path):
-    write_features(tmp_path)
-    (tmp_path / "cifar10_features_test.npz").unlink()
-    with pytest.raises(ConfigurationError, match=r"train.npz is there, but cifar10_features_test.npz is not"):
-        features(tmp_path, tmp_path / "cache")
-
-
 def test_the_pre_trained_network_sees_each_image_by_itself_and_tells_them_apart():
     network = EfficientNetLite0(image_size=32, batch_size=2, device="cpu")
     images = pixels(5).transpose(0, 3, 1, 2)

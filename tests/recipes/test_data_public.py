@@ -32,15 +32,6 @@ def test_some_images_of_an_npz_are_drawn_by_a_seed(tmp_path):
     assert fewer < {image.tobytes() for image in chosen}
 
 
-def test_images_are_greyed_and_resized_once(tmp_path, monkeypatch):
-    data_files.write_npz(tmp_path / "imagenet32_aux.npz", 6)
-    grey = images(ImageNet(str(tmp_path), count=None), GREY)
-    expected = Image.fromarray(pixels(6)[2]).convert("L").resize((28, 28), Image.Resampling.BILINEAR)
-    assert np.array_equal(grey[2, 0], np.asarray(expected))
-    monkeypatch.setattr(Image, "fromarray", None)  # nothing is resized again
-    assert np.array_equal(images(ImageNet(str(tmp_path), count=None), GREY), grey)
-
-
 def test_imagenet_as_torchvision_leaves_it(tmp_path):
     data_files.write_imagenet(tmp_path / "imagenet", each=4)
     records = ImageNet(str(tmp_path), count=None).records(COLOUR)

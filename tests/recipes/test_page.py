@@ -6,11 +6,9 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-import torch
 
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.privacy.accounting import SampledGaussian, epsilon
-from lightning_gep.privacy.files import CARD_FILE
 from recipes import results
 from recipes.measured.figures import FIGURES
 from recipes.page import PAGE, page
@@ -22,7 +20,6 @@ from recipes.running.outcome import (
     MOST_POINTS,
     RESULTS,
     counts,
-    made_with,
     read_result,
     result_file,
     results_of,
@@ -207,15 +204,6 @@ def test_a_committed_result_is_of_its_cells_settings_and_names_no_machine():
         assert found["config"] == settings, f"{run.name}: its settings have changed; run it again or delete it"
         assert found["private"] == (run.table != "no_privacy"), run.name
         assert not re.search(r'"(~|\.{0,2})/|https?:', json.dumps(found)), run.name
-
-
-def test_a_result_tells_the_code_that_the_run_began_with(tmp_path):
-    now = made_with(tmp_path)
-    assert now["torch"] == torch.__version__.split("+")[0]
-    (tmp_path / "checkpoints").mkdir()
-    began = {**now, "git_revision": "0" * 40, "git_dirty": False, "device": "cpu"}
-    (tmp_path / "checkpoints" / CARD_FILE).write_text(json.dumps({"software": began}))
-    assert made_with(tmp_path) == {**now, "git_revision": "0" * 40, "git_dirty": False}
 
 
 def test_a_long_curve_keeps_its_ends_and_a_point_is_one_line_of_the_file(tmp_path):

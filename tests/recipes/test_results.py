@@ -9,7 +9,9 @@ import sys
 import time
 
 import pytest
+from omegaconf import OmegaConf
 
+from lightning_gep.cli.job import changed_settings
 from lightning_gep.privacy import ledger
 from lightning_gep.reporting.records import RunRecord
 from recipes import results
@@ -17,6 +19,7 @@ from recipes.running import runner
 from recipes.running.outcome import RESULTS, counts, read_result, result_file
 from recipes.running.parking import fetch
 from recipes.running.runner import Job, Places, work
+from recipes.running.settings import composed
 from recipes.tables import NO_PRIVACY, RANDOM_BASIS, TABLE1, TABLES, runs_in_order
 from tests import data_files
 from tests.small_runs import small, start_here
@@ -196,7 +199,9 @@ def test_the_committed_unfinished_runs_are_those_of_today_s_settings(tmp_path):
     assert unfinished <= directories
     for parked in unfinished:
         fetch(parked, tmp_path / parked.name, tmp_path)
-        assert RunRecord.read(tmp_path / parked.name).config["output_dir"] == str(tmp_path / parked.name)
+        (run,) = [run for run in runs_in_order() if parked.name.startswith(run.name)]
+        now = OmegaConf.to_container(composed(run, [f"data.directory={tmp_path}"]), resolve=True)
+        assert changed_settings(RunRecord.read(tmp_path / parked.name).config, now) == []
 
 
 class Endless:
