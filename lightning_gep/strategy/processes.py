@@ -56,16 +56,13 @@ class ProcessStrategy(Strategy):
     parallel_devices: Any = _of_ddp("parallel_devices", "The devices of this node.")
     cluster_environment: Any = _of_ddp("cluster_environment", "How the processes find each other.")
     num_nodes: Any = _of_ddp("num_nodes", "Number of machines.")
+    num_processes: Any = _of_ddp("num_processes", "Number of processes on this node.")
+    node_rank: Any = _of_ddp("node_rank", "Index of this node.")
 
     def __init__(self, start_method: str = "popen", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._start_method = start_method
         self._ddp = DDPStrategy(start_method="popen")
-
-    @property
-    def num_processes(self) -> int:
-        """Number of processes on this node."""
-        return self._ddp.num_processes
 
     @property
     def world_size(self) -> int:
@@ -81,11 +78,6 @@ class ProcessStrategy(Strategy):
     def local_rank(self) -> int:
         """Index of this process on its node."""
         return self._ddp.local_rank if self.world_size > 1 else 0
-
-    @property
-    def node_rank(self) -> int:
-        """Index of this node."""
-        return self._ddp.node_rank
 
     @property
     def processes(self) -> Processes:

@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 NAMES = {f"performance/{name}" for name in ("steps_per_second", "records_per_second", "peak_memory_mb")}
 
 
-def fitted(directory, module=None, using=None, **settings):
+def fitted(directory, module=None, using=None, batch_size=12, **settings):
     fit = trainer(
         directory,
         using or strategy(),
@@ -21,7 +21,7 @@ def fitted(directory, module=None, using=None, **settings):
         log_every_n_steps=1,
         **settings,
     )
-    fit.fit(module or Classifier(), loader(), loader(shuffle=False))
+    fit.fit(module or Classifier(), loader(batch_size), loader(shuffle=False))
     return fit
 
 
@@ -98,16 +98,7 @@ def test_without_a_private_strategy_records_are_not_guessed(tmp_path):
 
 
 def test_two_processes_log_the_first_ones_steps_and_the_records_of_both(tmp_path):
-    fit = trainer(
-        tmp_path,
-        strategy(start_method="fork"),
-        devices=2,
-        callbacks=[PerformanceMonitor()],
-        logger=CSVLogger(tmp_path, name="metrics", version=""),
-        log_every_n_steps=1,
-        max_epochs=2,
-    )
-    fit.fit(Classifier(), loader(batch_size=6))
+    fitted(tmp_path, using=strategy(start_method="fork"), devices=2, batch_size=6)
     rows = performance_rows(tmp_path)
     assert len(rows) == 2
     for row in rows:
