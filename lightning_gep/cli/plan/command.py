@@ -3,10 +3,11 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from lightning_gep.errors import ConfigurationError
+from lightning_gep.errors import ConfigurationError, missing_extra
 
 DESCRIPTION = "The noise and ε of the runs that gep-train would make with the same overrides, before any training."
 EXAMPLES = """\
@@ -32,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in ("batch_sizes", "epochs", "min_steps", "top"):
             if getattr(options, name) is not None and not options.search:
                 raise ConfigurationError(f"--{name.replace('_', '-')} belongs to a search. Add --search.")
+        if find_spec("hydra") is None or find_spec("rich") is None:
+            raise missing_extra("cli", "gep-plan")
         from lightning_gep.cli.plan.run import run  # --help does not wait for Hydra and the accountants
 
         run(options)

@@ -159,6 +159,7 @@ def test_a_run_without_privacy_says_so(tmp_path, capsys):
         (["mechanism=gepp"], "mechanism/gepp"),
         (["mechanism=gep,gp", "mechanism.k=10"], "mechanism.k"),
         (["foo"], "'foo'"),
+        (["privacy=null"], "privacy=null"),
         (["privacy.epsilon=-1"], "(config key: privacy.epsilon)"),
         (["privacy.epsilon=null"], "(config key: privacy.epsilon)"),
         (["privacy.delta=0.01"], "(config key: privacy.delta)"),
