@@ -1,4 +1,4 @@
-"""`gep-report`: what a run, a sweep or several of them left on disk, as one page or as Markdown."""
+"""`gep-report`: a run, a sweep or all runs below a directory as one HTML page or as Markdown."""
 
 import argparse
 import sys
@@ -10,20 +10,18 @@ from lightning_gep.errors import ConfigurationError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the report. Exit code 0, or 2 with a line on stderr for whatever could not be read or written.
+    """Write the report. Exit code 0, or 2 with a line on stderr for everything that could not be read or written.
 
-    A run file that cannot be read is such a case too, but the other runs are reported all the same.
+    An unreadable run file also gives 2, but all other runs are still reported.
     """
     options = _parser().parse_args(arguments)
-    # plotly takes a moment to import: --help should not wait for it.
+    # Imported here, so that --help does not wait for it.
     from lightning_gep.reporting.report import html_report, markdown_report
     from lightning_gep.reporting.runs import load
 
     try:
         if options.open and options.output == "-":
-            raise ConfigurationError(
-                "--open needs a file to open, but --output is -. Give a file name, or leave out --open."
-            )
+            raise ConfigurationError("--open needs a file, but --output is -. Pass a file name, or omit --open.")
         collection = load(options.directory)
         text = markdown_report(collection) if options.format == "md" else html_report(collection)
         _write(text, options)
@@ -37,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gep-report",
-        description="A report of a run, a sweep, or all runs below a directory, from what is on disk.",
+        description="Write a report of a run, a sweep, or all runs below a directory.",
     )
     parser.add_argument(
         "directory", type=Path, metavar="DIR", help="the directory of a run or a sweep, or one above them"

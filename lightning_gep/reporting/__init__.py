@@ -1,1 +1,1 @@
-"""`gep-report`: what runs left on disk, as one page that needs no network, or as Markdown."""
+"""What runs leave on disk, read and drawn: records, figures, and the pages of `gep-report` and `gep-plan`."""

@@ -19,6 +19,8 @@ from lightning_gep.reporting.records import (
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path):
+    assert RunRecord.read(tmp_path) is None
+    assert SweepRecord.read(tmp_path) is None
     record = RunRecord("seed=0", overrides=["seed=0"], config={"data": {"a": [1, None]}}, metrics={"val/accuracy": 0.5})
     record.status = "finished"
     record.write(tmp_path)
@@ -31,11 +33,6 @@ def test_what_is_infinite_is_a_word_because_json_has_no_number_for_it(tmp_path):
     content = json.loads((tmp_path / RUN_FILE).read_text(), parse_constant=pytest.fail)
     assert float(content["privacy"]["epsilon"]) == math.inf
     assert content["metrics"]["val/loss"] == "nan"
-
-
-def test_no_record_is_none(tmp_path):
-    assert RunRecord.read(tmp_path) is None
-    assert SweepRecord.read(tmp_path) is None
 
 
 def test_a_job_is_running_while_its_process_holds_the_directory_and_interrupted_after(tmp_path):
