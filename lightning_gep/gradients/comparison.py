@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.gradients.interface import LossFunction
@@ -22,10 +21,15 @@ SHARE_OF_LARGEST = 1e-3
 def tolerance_of(module: nn.Module, loss_function: LossFunction, batch: Any) -> float:
     """Largest relative difference that rounding can explain, given the coarsest dtype on the way to the loss.
 
-    Autocast inside the loss is seen as well as parameters of low precision.
+    Autocast inside the loss is seen by what it keeps for the backward pass.
     """
     seen = {p.dtype for p in module.parameters()}
-    with _Dtypes(seen), torch.no_grad():
+
+    def note(tensor: Tensor) -> Tensor:
+        seen.add(tensor.dtype)
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         loss_function(batch)
     return max(TOLERANCES.get(dtype, HALF_TOLERANCE) for dtype in seen if dtype.is_floating_point)
 
@@ -55,20 +59,3 @@ def _magnitudes(rows: Tensor, groups: ParameterGroups) -> Tensor:
     """The norm of every parameter's part of every row (n × number of parameters)."""
     parts = rows.split([shape.numel() for shape in groups.shapes.values()], dim=1)
     return torch.stack([part.norm(dim=1) for part in parts], dim=1)
-
-
-class _Dtypes(TorchFunctionMode):
-    """Notes the dtype of every tensor that a torch function returns."""
-
-    def __init__(self, seen: set[torch.dtype]) -> None:
-        super().__init__()
-        self.seen = seen
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        for value in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(value, Tensor):
-                self.seen.add(value.dtype)
-        return result
