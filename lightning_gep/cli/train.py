@@ -69,6 +69,8 @@ def single_job(config: "DictConfig", overrides: list[str]) -> None:
 
     try:
         record = train(config, overrides)
+    except SystemExit:  # what Lightning makes of Ctrl-C
+        raise KeyboardInterrupt from None
     except Exception as error:
         if not is_a_setting(error):
             raise
