@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from lightning_gep.strategy import fit
 from tests.toys import Classifier, loader, trainer
 
 STEPS = 8
@@ -57,3 +58,16 @@ def encodings(secret):
 def found_in(directory, secret):
     contents = b"\0".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
     return [encoding for encoding in encodings(secret) if encoding in contents]
+
+
+def watched_secrets(monkeypatch):
+    """A list that gets every sampling secret a fit makes."""
+    seen = []
+
+    class Watched(fit.Secret):
+        def __init__(self, value=None):
+            super().__init__(value)
+            seen.append(self)
+
+    monkeypatch.setattr(fit, "Secret", Watched)
+    return seen

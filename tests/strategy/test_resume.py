@@ -8,7 +8,7 @@ from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
 
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
 from lightning_gep.strategy.data import EmptyBatch
-from tests.resumable import STEPS, every_step, found_in, module, run
+from tests.resumable import STEPS, every_step, found_in, module, run, watched_secrets
 from tests.toys import loader, strategy, trainer, weights
 
 
@@ -145,16 +145,8 @@ def test_a_checkpoint_without_privacy_state_is_refused(tmp_path):
 
 
 def test_no_file_of_a_run_contains_the_sampling_secret(tmp_path, monkeypatch):
-    from lightning_gep.strategy import fit as fit_module
 
-    secrets = []
-
-    class Watched(fit_module.Secret):
-        def __init__(self, value=None):
-            super().__init__(value)
-            secrets.append(self)
-
-    monkeypatch.setattr(fit_module, "Secret", Watched)
+    secrets = watched_secrets(monkeypatch)
     run(tmp_path, strategy(generator="system"), steps=3, callbacks=[every_step(tmp_path / "all")])
     assert secrets
     assert list(tmp_path.rglob("*.ckpt"))

@@ -327,17 +327,9 @@ def test_what_is_never_covered_is_always_said():
 
 
 def test_no_path_no_names_no_secret(tmp_path, monkeypatch):
-    from lightning_gep.strategy import fit as fit_module
-    from tests.resumable import encodings
+    from tests.resumable import encodings, watched_secrets
 
-    secrets = []
-
-    class Watched(fit_module.Secret):
-        def __init__(self, value=None):
-            super().__init__(value)
-            secrets.append(self)
-
-    monkeypatch.setattr(fit_module, "Secret", Watched)
+    secrets = watched_secrets(monkeypatch)
     fit(tmp_path, strategy(generator="system"), **saving(tmp_path / "ckpt"))
     files = [path.read_bytes() for path in (tmp_path / "ckpt").glob("privacy_card*")]
     assert len(files) == 2
