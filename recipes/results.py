@@ -10,8 +10,8 @@ from lightning_gep.errors import ConfigurationError
 from recipes.measured.__main__ import measure_missing
 from recipes.page import PAGE, write_page
 from recipes.page.table import in_short
+from recipes.running.ending import exit_code
 from recipes.running.outcome import RESULTS, results_of
-from recipes.running.refusals import exit_code
 from recipes.running.runner import ROOT, Job, Places, work
 from recipes.tables import TABLES, runs_in_order
 from recipes.tables.types import Run

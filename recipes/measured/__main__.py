@@ -19,8 +19,8 @@ from recipes.measured.figures.gradient_norms import FIGURE_1, noise_norms
 from recipes.measured.gradients import PUBLIC, RANDOM
 from recipes.measured.measuring import EPOCHS, file_of, measure
 from recipes.measured.training import composed, experiment
+from recipes.running.ending import exit_code
 from recipes.running.outcome import RESULTS
-from recipes.running.refusals import exit_code
 
 KS = dict.fromkeys(("cifar10", "svhn"), (100, 250, 500, 1000, 1500, 2000))
 KS["mnist"] = tuple(k // 2 for k in KS["cifar10"])  # the paper halves k there

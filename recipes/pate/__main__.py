@@ -22,7 +22,7 @@ from recipes.data.records import drawn_rows, other_rows
 from recipes.pate.accounting import budget_for, data_dependent_epsilon, epsilon_of
 from recipes.pate.networks import NETWORKS, accuracy, fit, fit_student, votes_of
 from recipes.pate.voting import Voting, ask
-from recipes.running.refusals import exit_code
+from recipes.running.ending import exit_code
 
 HERE = Path(__file__).resolve().parents[2] / "docs" / "results" / "pate"
 PUBLIC_SHARE = 5

@@ -7,8 +7,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from omegaconf import OmegaConf
 from lightning_gep.arguments import quoted
 from lightning_gep.errors import ConfigurationError, MissingDataError
 from lightning_gep.reporting.records import RunRecord
+from recipes.running.ending import signals_as_ctrl_c
 from recipes.running.outcome import make_result, read_result, result_file, write_result
 from recipes.running.parking import fetch, park
 from recipes.running.settings import Settings, composed, overrides_of, run_directory, without_machine
@@ -197,17 +197,3 @@ def start(arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on once
         )
-
-
-@contextmanager
-def signals_as_ctrl_c() -> Iterator[None]:
-    """Inside, SIGTERM and a closed terminal (unless nohup ignores it) are like Ctrl-C."""
-    stops = [signal.SIGINT, signal.SIGTERM]  # scripts ignore SIGINT in the background, and runs would inherit that
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        stops.append(signal.SIGHUP)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in stops}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -163,7 +163,7 @@ def released(directory):
 
 
 def test_an_interrupted_run_is_continued_elsewhere_by_the_same_command(mnist, tmp_path, monkeypatch):
-    steps = 200
+    steps = 80
     extra = tuple(small(MNIST_GP, **{"trainer.max_steps": steps, "trainer.max_epochs": 100}))
     places = Places(mnist, tmp_path / "work", tmp_path / "out", extra)
     directory = Job(MNIST_GP, places).directory
