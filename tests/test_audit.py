@@ -28,6 +28,7 @@ MECHANISMS = {
     "gep, joint clipping": {"mechanism": "gep", "clipping": "joint", "generator": "secure"},
     "bgep": {"mechanism": "bgep"},
     "gp": {"mechanism": "gp"},
+    "spectral": {"mechanism": "spectral"},
 }
 
 
@@ -112,10 +113,11 @@ def audited(directory, *, canary, **settings) -> Side:
 
 def in_units_of_the_noise(sums, basis, release) -> tuple[Tensor, Tensor]:
     """Noisy sums and the canary's share of them: inside the subspace, then outside, each divided by its noise."""
+    sums, canary = (basis.coordinates(rows.clone().float()).double() for rows in (sums, canary_gradient()[None]))
     inside = dense(basis.blocks)
     outside = torch.linalg.qr(inside.T, mode="complete").Q.T[len(inside) :]
     clips = [float("inf") if part is None else part.clip for part in (release.embedding, release.residual)]
-    expected = release_parts(canary_gradient()[None], inside, *clips, release.clipping)
+    expected = release_parts(canary, inside, *clips, release.clipping)
     parts = []
     for part, factors, noisy, canary in (
         (release.embedding, expected.embedding_factors, sums @ inside.T, expected.embedding_sum),

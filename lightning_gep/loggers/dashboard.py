@@ -25,7 +25,7 @@ except ImportError:
 
 STEP, EPSILON, ACCURACY = "trainer/global_step", "privacy/epsilon", "test/accuracy"
 MECHANISM, K = Config("mechanism.mechanism"), Config("mechanism.k")
-MECHANISMS = ("gep", "bgep", "gp")
+MECHANISMS = ("gep", "bgep", "gp", "spectral")
 NOT_COVERED = "NOT covered by ε: computed from private records"
 BUDGET = {
     "ε spent": [EPSILON],

@@ -73,7 +73,7 @@ def calibrate(
         delta: The target δ.
         sample_rate: q: the expected batch size over the number of training records.
         steps: Optimizer steps of the whole run.
-        mechanism: "gep", "bgep" or "gp".
+        mechanism: "gep", "bgep", "gp" or "spectral".
         clipping: "separate" or "joint" (GEP only).
         split: How GEP divides the noise between embedding and residual: "optimal", "equal" or a pair (σ₁, σ₂) whose
             ratio is kept.

@@ -1,7 +1,8 @@
 """What one step releases, for every mechanism: clipping thresholds, sigmas and the step's noise multiplier.
 
 GEP releases embedding and residual, B-GEP the embedding only, GP (ordinary DP-SGD) the gradient itself: the residual
-of an empty basis. Each mechanism is a small config type that makes a `Release`; everything downstream sees only that.
+of an empty basis. Spectral is GP in coordinates that public data determines. Each mechanism is a small config type that
+makes a `Release`; everything downstream sees only that.
 """
 
 import math
@@ -125,6 +126,7 @@ class GEP:
 
     thresholds: ClassVar[tuple[str, ...]] = ("clip_embedding", "clip_residual")
     uses_basis: ClassVar[bool] = True
+    uses_public_data: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive("clip_embedding", self.clip_embedding, CLIP_EMBEDDING_IS)
@@ -188,6 +190,7 @@ class BGEP:
 
     thresholds: ClassVar[tuple[str, ...]] = ("clip_embedding",)
     uses_basis: ClassVar[bool] = True
+    uses_public_data: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive("clip_embedding", self.clip_embedding, CLIP_EMBEDDING_IS)
@@ -205,6 +208,7 @@ class GP:
 
     thresholds: ClassVar[tuple[str, ...]] = ("clip_norm",)
     uses_basis: ClassVar[bool] = False
+    uses_public_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         positive("clip_norm", self.clip_norm, "It is the norm each gradient is clipped to, e.g. 1.")
@@ -214,9 +218,19 @@ class GP:
         return Release(embedding=None, residual=Part(self.clip_norm, noise_multiplier))
 
 
+@dataclass(frozen=True)
+class Spectral(GP):
+    """DP-SGD in coordinates shaped by the public gradients' spectrum (see `lightning_gep.algorithm.spectral`).
+
+    The coordinates are a public linear map of the gradient, and the clip is on them, so the release is that of GP.
+    """
+
+    uses_public_data: ClassVar[bool] = True
+
+
 Mechanism = GEP | BGEP | GP
 
-MECHANISMS: dict[str, type[GEP] | type[BGEP] | type[GP]] = {"gep": GEP, "bgep": BGEP, "gp": GP}
+MECHANISMS: dict[str, type[GEP] | type[BGEP] | type[GP]] = {"gep": GEP, "bgep": BGEP, "gp": GP, "spectral": Spectral}
 
 
 def make_mechanism(

@@ -15,8 +15,8 @@ Trace = dict[str, Any]
 Pair = tuple[float, float]
 
 COLORS = 6
-FIXED = {"gep": 1, "bgep": 2, "gp": 3}
-SYMBOLS = {"gep": "circle", "bgep": "square", "gp": "diamond", "pate": "triangle-up"}
+FIXED = {"gep": 1, "bgep": 2, "gp": 3, "spectral": 4}
+SYMBOLS = {"gep": "circle", "bgep": "square", "gp": "diamond", "spectral": "cross", "pate": "triangle-up"}
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 

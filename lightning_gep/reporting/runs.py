@@ -218,7 +218,7 @@ def run_of(record: RunRecord, place: str, rows: list[Row], card: Card | None, na
         place=place,
         overrides=overrides,
         mechanism=mechanism,
-        k=None if mechanism == "gp" else k,
+        k=k if mechanism in ("gep", "bgep") else None,
         data=data_name(config.get("data")),
         target_epsilon=number(privacy.get("target_epsilon") if privacy else inner(config, "privacy", "epsilon")),
         epsilon=number(privacy.get("epsilon")),

@@ -5,7 +5,7 @@ import re
 
 from lightning_gep.privacy.rounding import rounded_up
 
-MECHANISMS = {"gep": "GEP", "bgep": "B-GEP", "gp": "GP", "none": "No privacy"}
+MECHANISMS = {"gep": "GEP", "bgep": "B-GEP", "gp": "GP", "spectral": "Spectral", "none": "No privacy"}
 NOTHING = "–"
 
 

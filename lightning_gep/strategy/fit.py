@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.noise import Noise, NoNoise, make_noise
+from lightning_gep.algorithm.spectral import TrackedSpectrum
 from lightning_gep.algorithm.subspace import BasisSource, NoSubspace, PowerSubspace, RandomSubspace, Subspace
 from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.algorithm.tracked import TrackedSubspace
@@ -43,6 +44,7 @@ from lightning_gep.strategy.settings import CostSettings, PrivacySettings
 from lightning_gep.strategy.step import StepGradients
 
 PUBLIC_RECORDS_CHECKED = 64
+ANCHORS_OF_FIRST_SPECTRUM = 500
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class Fit:
     has_public_data: bool
     card: RunCard | None
     """Only in the first process."""
+
+    @property
+    def first_anchors(self) -> int:
+        """Public records of the first refresh: a basis has to fill all its directions."""
+        return ANCHORS_OF_FIRST_SPECTRUM if self.account.plan.release.embedding is None else self.chosen.k
 
     @property
     def is_filling(self) -> bool:
@@ -146,8 +153,12 @@ def prepare_fit(
     _check_processes_agree(account, processes)
 
     basis_source: BasisSource
-    if settings.uses_basis:
-        subspace = make_subspace(cost, groups.sizes, groups.quotas(chosen.k))
+    if settings.uses_public_data:
+        subspace = (
+            make_subspace(cost, groups.sizes, groups.quotas(chosen.k))
+            if settings.uses_basis
+            else make_spectrum(cost, groups)
+        )
         basis_source = SharedBasis(subspace, processes, gradients.device)
         basis_source.load_state_dict(state.get("subspace"))
     else:
@@ -158,7 +169,7 @@ def prepare_fit(
         generator=settings.generator,
         device=gradients.device.type,
         software=software(),
-        public_data=public_data_section(public_records, uses_basis=settings.uses_basis),
+        public_data=public_data_section(public_records, uses_public_data=settings.uses_public_data),
         logged=tuple(logged),
         log_nonprivate=settings.log_nonprivate,
         left_before=tuple(state.get("left_unprotected", ())),
@@ -201,6 +212,17 @@ def make_subspace(cost: CostSettings, sizes: Sequence[int], quotas: Sequence[int
     return RandomSubspace(sizes, quotas, refresh_every=cost.refresh_every)
 
 
+def make_spectrum(cost: CostSettings, groups: ParameterGroups) -> TrackedSpectrum:
+    """The source of the coordinates of mechanism="spectral"."""
+    return TrackedSpectrum(
+        groups.shapes,
+        num_anchors=cost.anchors,
+        decay=cost.decay,
+        refresh_every=cost.refresh_every,
+        precondition=cost.precondition,
+    )
+
+
 def planned_steps(trainer: Trainer, steps_per_epoch: int) -> int | None:
     """The total number of steps of a run, or None if it has no end."""
     return total_steps(limited(steps_per_epoch, trainer.limit_train_batches), trainer.max_epochs, trainer.max_steps)
@@ -209,7 +231,7 @@ def planned_steps(trainer: Trainer, steps_per_epoch: int) -> int | None:
 def _find_public_data(
     settings: PrivacySettings, cost: CostSettings, trainer: Trainer, module: LightningModule, loader: DataLoader[Any]
 ) -> tuple[PublicStream | None, PublicRecords | None]:
-    if not settings.uses_basis and cost.aux_dataloader is None:
+    if not settings.uses_public_data and cost.aux_dataloader is None:
         check_collate(loader, stand_in_records(loader))
         return None, None
     public = find_public_loader(cost.aux_dataloader, getattr(trainer, "datamodule", None), module)

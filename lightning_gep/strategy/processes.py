@@ -219,6 +219,8 @@ class SharedBasis:
     def _here(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self._here(item) for item in value]
+        if isinstance(value, dict):
+            return {name: self._here(item) for name, item in value.items()}
         return value.to(self._device) if isinstance(value, torch.Tensor) else value
 
 

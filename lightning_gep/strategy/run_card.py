@@ -87,7 +87,8 @@ def mechanism_section(
     settings: PrivacySettings, cost: CostSettings, chosen: Thresholds, groups: ParameterGroups, plan: PrivacyPlan
 ) -> dict[str, Any]:
     """The mechanism with all its parameters, and which of them were chosen on public data."""
-    uses_basis = settings.uses_basis
+    uses_basis, has_anchors = settings.uses_basis, settings.uses_public_data
+    tracked = has_anchors and (cost.subspace == "tracked" or not uses_basis)
     k = chosen.k if uses_basis else None
     quotas = groups.quotas(k) if k is not None else [None] * len(groups.names)
     return {
@@ -101,19 +102,20 @@ def mechanism_section(
             for name, size, quota in zip(groups.names, groups.sizes, quotas, strict=True)
         ],
         "subspace": cost.subspace if uses_basis else None,
-        "num_anchors": cost.anchors if uses_basis else None,
-        "refresh_every": cost.refresh_every if uses_basis else None,
-        "decay": cost.decay if uses_basis and cost.subspace == "tracked" else None,
+        "num_anchors": cost.anchors if has_anchors else None,
+        "refresh_every": cost.refresh_every if has_anchors else None,
+        "decay": cost.decay if tracked else None,
         "power_iterations": cost.power_iterations if uses_basis and cost.subspace == "power" else None,
         "chosen_on_public_data": list(settings.chosen_on_public_data),
     }
 
 
-def public_data_section(records: PublicRecords | None, *, uses_basis: bool) -> dict[str, Any] | None:
+def public_data_section(records: PublicRecords | None, *, uses_public_data: bool) -> dict[str, Any] | None:
     """Which public records were used, and for what."""
     if records is None:
         return None
-    return {**asdict(records), "used_for": "subspace, thresholds, checks" if uses_basis else "checks of the module"}
+    used_for = "subspace, thresholds, checks" if uses_public_data else "checks of the module"
+    return {**asdict(records), "used_for": used_for}
 
 
 def _split(settings: PrivacySettings) -> Any:

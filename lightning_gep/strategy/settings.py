@@ -67,6 +67,11 @@ class PrivacySettings:
         return MECHANISMS[self.mechanism].uses_basis
 
     @property
+    def uses_public_data(self) -> bool:
+        """Whether the mechanism needs the gradients of public records."""
+        return MECHANISMS[self.mechanism].uses_public_data
+
+    @property
     def chosen_on_public_data(self) -> tuple[str, ...]:
         """The settings the mechanism needs that are "auto"."""
         needed = ("k", *MECHANISMS[self.mechanism].thresholds) if self.uses_basis else ()
@@ -117,6 +122,7 @@ class CostSettings:
     refresh_every: int = 1
     decay: float = 0.95
     power_iterations: int = 1
+    precondition: bool = False
     microbatch_size: int | Auto = "auto"
     gradients: str = "auto"
     aux_dataloader: "DataLoader[Any] | Callable[[], DataLoader[Any]] | None" = None
@@ -126,6 +132,7 @@ class CostSettings:
         one_of("subspace", self.subspace, ("tracked", "power", "random"))
         one_of("gradients", self.gradients, ("auto", "functional", "hooks", "loop"))
         one_of("start_method", self.start_method, ("popen", "fork", "forkserver", "spawn"))
+        boolean("precondition", self.precondition)
         positive_integer("num_anchors", self.anchors, "It is the number of public records used by each refresh.")
         if self.microbatch_size != "auto":
             advice = "It is the number of records whose gradients are held at a time, or 'auto'."
@@ -136,9 +143,9 @@ class CostSettings:
         """Public records of a refresh: by default the paper's 2000 for a cold start, 50 for a tracked subspace."""
         return (2000 if self.subspace == "power" else 50) if self.num_anchors is None else self.num_anchors
 
-    def anchors_due(self, k: int, *, filling: bool) -> int:
-        """Public records of the next refresh; the first refresh of a tracked subspace has to fill all k directions."""
-        return max(self.anchors, k) if filling and self.subspace == "tracked" else self.anchors
+    def anchors_due(self, first: int, *, filling: bool) -> int:
+        """Public records of the next refresh; the first refresh of a tracked subspace takes at least `first`."""
+        return max(self.anchors, first) if filling and self.subspace == "tracked" else self.anchors
 
     @property
     def sweeps(self) -> int:

@@ -53,11 +53,11 @@ class GEPStrategy(AccountedStrategy):
         generator: The source of sampling and noise: "system" (default); "secure", which is cryptographically secure and
             slower; or "seeded", which is reproducible, for tests, and NOT private.
         seed: The seed of generator="seeded". Default 0.
-        mechanism: "gep" (default); "bgep", without the residual: less noise, but biased; or "gp", which is DP-SGD
-            without public data.
+        mechanism: "gep" (default); "bgep", without the residual: less noise, but biased; "gp", which is DP-SGD
+            without public data; or "spectral", DP-SGD with noise shaped by the spectrum of the public gradients.
         clip_embedding: The norm to which embeddings are clipped (S₁). Default "auto": chosen on public data.
         clip_residual: The norm to which residuals are clipped (S₂). Default "auto": chosen on public data.
-        clip_norm: The norm to which mechanism="gp" clips gradients. Default 1.0.
+        clip_norm: The norm to which mechanism="gp" and "spectral" clip gradients. Default 1.0.
         clipping: "separate" (default) or "joint", which clips embedding and residual by their common norm.
         split: How GEP divides the budget between embedding and residual: "optimal" (default), "equal" as in the paper,
             or a pair of sigmas of which only the ratio counts.
@@ -69,6 +69,8 @@ class GEPStrategy(AccountedStrategy):
         refresh_every: Steps between two refreshes. Default 1; larger values are faster, with an older basis.
         decay: How much of its spectrum a tracked basis keeps per refresh, from 0 to 1. Default 0.95.
         power_iterations: Iterations of subspace="power". Default 1, as in the paper.
+        precondition: Keep the scaling by the public spectrum in the update of mechanism="spectral", which is often the
+            better step but not the gradient any more. Default False: the update is an unbiased gradient.
         microbatch_size: Records whose gradients are held in memory at a time. Default "auto": what fits the device.
             Lower it if memory runs out; the result does not depend on it.
         gradients: How per-sample gradients are computed: "functional" (vectorized), "loop" (record by record, for any
@@ -122,6 +124,7 @@ class GEPStrategy(AccountedStrategy):
         refresh_every: int = CostSettings.refresh_every,
         decay: float = CostSettings.decay,
         power_iterations: int = CostSettings.power_iterations,
+        precondition: bool = CostSettings.precondition,
         microbatch_size: int | Auto = CostSettings.microbatch_size,
         gradients: str = CostSettings.gradients,
         aux_dataloader: DataLoader[Any] | Callable[[], DataLoader[Any]] | None = CostSettings.aux_dataloader,
@@ -243,7 +246,7 @@ class GEPStrategy(AccountedStrategy):
         self._statistics = BatchStatistics()
         with fit.gradients.reproducible(step):
             gradient, self._diagnostics = gradient_embedding_perturbation(
-                fit.anchors(self.cost.anchors_due(fit.chosen.k, filling=fit.is_filling), step),
+                fit.anchors(self.cost.anchors_due(fit.first_anchors, filling=fit.is_filling), step),
                 self._statistics.watch(private) if self.settings.log_nonprivate else private,
                 subspace=fit.basis_source,
                 release=fit.account.plan.release,

@@ -48,7 +48,7 @@ def test_a_short_run_from_end_to_end(tmp_path):
         assert part in result.stdout
 
 
-@pytest.mark.parametrize("mechanism", ["gep", "bgep", "gp"])
+@pytest.mark.parametrize("mechanism", ["gep", "bgep", "gp", "spectral"])
 def test_every_mechanism_trains_and_keeps_its_budget(mechanism, tmp_path):
     record = train(composed(tmp_path, f"mechanism={mechanism}", QUICKLY_ACCOUNTED, *SHORT))
     assert record.config["mechanism"]["mechanism"] == mechanism
@@ -183,5 +183,7 @@ def test_tab_completes_groups_keys_and_options(tmp_path):
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
         return done.stdout.split()
 
-    assert completed("gep-train mechanism=") == [f"mechanism={name}" for name in ("bgep", "gep", "gp", "none")]
+    assert completed("gep-train mechanism=") == [
+        f"mechanism={name}" for name in ("bgep", "gep", "gp", "none", "spectral")
+    ]
     assert "privacy.epsilon=" in completed("gep-train privacy.")

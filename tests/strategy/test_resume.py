@@ -12,7 +12,7 @@ from tests.resumable import STEPS, every_step, found_in, module, run, watched_se
 from tests.toys import loader, strategy, trainer, weights
 
 
-@pytest.mark.parametrize("mechanism", ["gep", "gp"])
+@pytest.mark.parametrize("mechanism", ["gep", "gp", "spectral"])
 def test_a_seeded_run_resumes_bit_for_bit_from_every_step(tmp_path, mechanism):
     unbroken, _ = run(tmp_path, strategy(mechanism=mechanism), callbacks=[every_step(tmp_path / "all")])
     for step in range(1, STEPS):

@@ -63,6 +63,7 @@ def plain_training(module, steps, batch_size=12, dtype=torch.float64, clip=None)
     [
         ("sgd", "constant", "gep", 0.05),
         ("momentum", "step", "gp", None),
+        ("momentum", "step", "spectral", None),
         ("adam", "step", "gep", None),
         ("adam", "constant", "gp", 0.05),
     ],

@@ -165,7 +165,8 @@ def why_min_steps(min_steps: int) -> str:
 
 def notes(plans: Sequence[NoisePlan]) -> list[str]:
     """How to read these rows."""
-    gradient = " (gp: √p·S·σ/n̄)" if any(plan.mechanism == "gp" for plan in plans) else ""
+    single = sorted({plan.mechanism for plan in plans if plan.release.embedding is None})
+    gradient = f" ({', '.join(single)}: √p·S·σ/n̄)" if single else ""
     least = " ★ marks the least." if len(plans) > 1 else ""
     found = [f"Noise per step = √(k(S₁σ₁)² + p(S₂σ₂)²)/n̄{gradient}; of the mean over the run: that/√steps.{least}"]
     if len({(plan.mechanism, plan.k, *(part.clip for part in plan.release.parts)) for plan in plans}) > 1:

@@ -19,7 +19,7 @@ from lightning_gep.reporting.pages import page as html_page
 from lightning_gep.reporting.plots import SYMBOLS, Entry, Plot, Style, axis, numbered, trace
 
 MAX_CURVES, MAX_BARS = 8, 16
-DASHES = {"gep": "solid", "bgep": "dot", "gp": "dash"}
+DASHES = {"gep": "solid", "bgep": "dot", "gp": "dash", "spectral": "dashdot"}
 # Columns that come after the noise, so that a narrow screen shows the noise first.
 LATER = ("sampling rate q", "basis vectors k", "σ of a step", "σ₁ (embedding)", "σ₂ (residual)", "embedding : residual")
 

@@ -88,7 +88,9 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
             "carried": carried,
         },
         "public_data": None if facts.public_data is None else dict(facts.public_data),
-        "released": sentences.released(uses_basis=facts.mechanism["k"] is not None, private=not not_private),
+        "released": sentences.released(
+            uses_public_data=facts.mechanism["num_anchors"] is not None, private=not not_private
+        ),
         "not_covered": sentences.not_covered(
             logged=facts.logged,
             left=facts.left,

@@ -31,6 +31,7 @@ METHODS = {
     "gep": "Gradient Embedding Perturbation (GEP): embedding and residual of each gradient, clipped, with noise",
     "bgep": "Biased GEP: only the embedding of each gradient, clipped, with noise",
     "gp": "Gradient perturbation (DP-SGD): each gradient, clipped, with noise",
+    "spectral": "Spectral perturbation: each gradient, in coordinates that public data determines, clipped, with noise",
 }
 STATUS = {
     "training": "In progress or killed; figures as of the last checkpoint",
@@ -117,7 +118,7 @@ def one_of_a_sweep(explanation: str, own: Figure) -> str:
     return f"One run of a sweep. {explanation} Trained alone, this run would have ε = {shown_epsilon(own)}."
 
 
-def released(*, uses_basis: bool, private: bool) -> list[str]:
+def released(*, uses_public_data: bool, private: bool) -> list[str]:
     """What ε covers: nothing at all if the run is not private."""
     if not private:
         return ["Nothing: this run is not private, so nothing of it may be treated as protected."]
@@ -127,7 +128,7 @@ def released(*, uses_basis: bool, private: bool) -> list[str]:
         "Settings and counts: everything on this card. The number of records and the sampling rate are considered "
         "public, and the same with and without the one record.",
     ]
-    if uses_basis:
+    if uses_public_data:
         covered.insert(2, "Subspace: it comes from public data and from weights already released.")
     return covered
 
