@@ -9,15 +9,14 @@ import torch
 from torch import nn
 
 from benchmarks import profile_step, run
-from benchmarks.contenders import PAPERS_GROUPS
 from benchmarks.limit import seconds_at_the_limit
-from benchmarks.measure import Clock, laps, memory_mb
+from benchmarks.measure import Clock, memory_mb
 from benchmarks.paper_reference import PaperStep, gram_schmidt
 from benchmarks.profile_step import Parts
 from benchmarks.profile_step import table as profile_table
 from benchmarks.run import CONTENDERS, in_a_process
-from benchmarks.scaling import draw_scaling, points
-from benchmarks.settings import FULL, QUICK, SCALED, SETTINGS
+from benchmarks.scaling import points
+from benchmarks.settings import SETTINGS
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.gradients.functional import FunctionalGradients
 from tests.toys import fresh_memory
@@ -54,17 +53,6 @@ def test_the_clock_leaves_warm_up_out_and_sees_memory():
     assert len(clock.measured.seconds) == 3
     assert clock.measured.peak_mb - clock.measured.baseline_mb > 50
     assert memory_mb("VmHWM") >= memory_mb("VmRSS") > held.nbytes / 2**20
-
-
-def test_a_step_of_a_refreshed_basis_is_the_mean_of_a_whole_lap():
-    assert list(laps([1.0, 1.0, 4.0, 1.0, 1.0, 4.0, 9.0], 3)) == [2.0, 2.0]
-
-
-def test_the_settings_are_the_papers():
-    resnet = SETTINGS["resnet20"]
-    assert (resnet.n, resnet.m, resnet.k) == (1000, 2000, 1000)
-    assert replace(resnet, grouping=PAPERS_GROUPS).basis_entries == pytest.approx(124.6e6, rel=0.01)
-    assert len(SETTINGS) == len(FULL) + len(QUICK) + len(SCALED)
 
 
 def test_a_contender_that_fails_says_why():
@@ -119,9 +107,3 @@ def test_the_quick_mode_measures_everyone(tmp_path, monkeypatch, capsys):
     assert f"| ours: **GEP** | {gep:.2f} s [" in text
     assert f"GEP takes {gep / setting['limit_seconds']:.2f} times that" in text
     assert f"GEP against Opacus' hooks: {gep / hooks:.2f}" in text
-
-
-def test_scaling_curves_are_drawn(tmp_path):
-    curve = [{"at": at, "seconds": 1.0, "growth_mb": 5.0} for at in (250, 1000)]
-    draw_scaling({"axes": {"n": {"gep": curve}, "m": {"paper": curve}}}, tmp_path / "curves.svg")
-    assert "anchors m" in (tmp_path / "curves.svg").read_text()

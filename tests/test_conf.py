@@ -75,11 +75,6 @@ def test_the_default_job_is_the_documented_one(compose_train):
     assert config.privacy.delta < 1 / len(data.train)
 
 
-@pytest.mark.parametrize("override", ["mechanism.k=7", "mechanism.split=[2.0,3.0]", "mechanism.groups=layer"])
-def test_a_mechanism_setting_reaches_the_strategy(override, compose_train):
-    make_trainer(compose_train(override))
-
-
 @pytest.mark.parametrize(
     "key",
     [

@@ -150,15 +150,6 @@ def test_the_auxiliary_data_are_compared_on_the_same_test_images():
         assert (config.privacy.epsilon, config.trainer.max_epochs) == (8, 200)
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if "_k/" in name or "random_basis/" in name])
-def test_a_panel_over_k_is_one_sweep(name):
-    words = f"gep-train -m experiment={name}"
-    assert words in (CONF / "experiment" / f"{name}.yaml").read_text()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("train", [f"experiment={name}"], return_hydra_config=True)
-    assert config.hydra.sweeper.params == {"mechanism.k": "500,1000,1500,2000"}
-
-
 def test_every_part_is_part_of_an_experiment():
     parts = {f"{path.parent.name}/{path.stem}" for folder in ("paper", "better") for path in (CONF / folder).iterdir()}
     words = "".join(path.read_text() for path in CONF.glob("experiment/**/*.yaml"))
@@ -195,11 +186,6 @@ def differing(name, other="mnist_best"):
 )
 def test_an_ablation_changes_one_part_of_the_best_setting(name, parts):
     assert differing(f"mnist_epsilon2/{name}") == parts
-
-
-@pytest.mark.parametrize("name", ["mnist_best_gp", "mnist_best_bgep"])
-def test_the_mechanisms_are_compared_at_the_same_epsilon_data_and_network(name):
-    assert {key.split(".")[0] for key in differing(name)} <= {"mechanism", "optimizer"}
 
 
 def test_the_documentation_lists_them_all():

@@ -65,12 +65,3 @@ def test_logged_in_it_is_saved_and_its_address_printed(logged_in, capsys, argume
     ((workspace),) = saved
     assert (workspace.entity, workspace.project) == (entity, "mine")
     assert capsys.readouterr().out == "https://example.org/view\n"
-
-
-def test_what_w_and_b_refuses_is_one_line(logged_in, capsys):
-    def save(_):
-        raise wandb.Error("no such project")
-
-    logged_in.setattr(Workspace, "save", save)
-    assert main([]) == 1
-    assert capsys.readouterr().err == "gep-dashboard: W&B rejected the dashboard: no such project\n"

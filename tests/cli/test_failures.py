@@ -37,10 +37,6 @@ def test_a_name_that_two_groups_have_is_given_with_both():
     assert in_a_line(error, CONFIG).endswith("(config key: data.seed, seed)")
 
 
-def test_an_error_that_is_about_no_key_stays_as_it_is():
-    assert in_a_line(ConfigurationError("The auxiliary data is empty."), CONFIG) == "The auxiliary data is empty."
-
-
 def test_an_unexpected_error_says_of_which_kind_it_is_in_one_line():
     assert in_a_line(RuntimeError("out of\nmemory"), CONFIG) == "RuntimeError: out of memory"
     assert in_a_line(KeyboardInterrupt(), CONFIG) == "KeyboardInterrupt"

@@ -46,11 +46,6 @@ def test_a_damaged_run_is_named_and_the_others_are_reported(tmp_path, capsys):
     assert "5 of 6 finished, 1 unreadable" in (tmp_path / "report.md").read_text("utf-8")
 
 
-def test_a_file_that_cannot_be_written(run, tmp_path, capsys):
-    assert main([str(run), "--output", str(tmp_path / "no" / "such" / "x.html")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_open(run, monkeypatch, capsys):
     opened = []
     monkeypatch.setattr(webbrowser, "open", opened.append)

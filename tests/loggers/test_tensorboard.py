@@ -12,7 +12,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.loggers.tensorboard import PrivateTensorBoardLogger, flat, tensorboard_logger
+from lightning_gep.loggers.tensorboard import PrivateTensorBoardLogger, tensorboard_logger
 from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyMonitor
 from tests.toys import Classifier, loader, strategy, trainer
 
@@ -86,10 +86,6 @@ def test_the_configuration_is_a_file_and_a_table_beside_the_results(tmp_path):
     results = plugin_data_pb2.HParamsPluginData.FromString(contents).experiment.metric_infos
     assert [result.name.tag for result in results] == ["test/accuracy", "val/accuracy", "privacy/epsilon"]
     assert "test/accuracy" not in events.Tags()["scalars"], "no value is made up"
-
-
-def test_flat():
-    assert flat({"a": {"b": {"c": 1}}, "d": [1], "e": None}) == {"a/b/c": 1, "d": "[1]", "e": "None"}
 
 
 def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):

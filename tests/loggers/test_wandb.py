@@ -1,6 +1,5 @@
 import logging
 import os
-import pickle
 import subprocess
 import sys
 import time
@@ -16,12 +15,11 @@ from lightning_gep.cli.configs import config_directory
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.loggers.wandb import (
     PrivateWandbLogger,
-    default_tags,
     finish_runs,
     log_card,
     log_summary,
 )
-from lightning_gep.reporting.records import RunRecord, SweepRecord
+from lightning_gep.reporting.records import RunRecord
 from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyMonitor
 from tests.toys import Classifier, loader, strategy, trainer
 from tests.wandb_files import offline, written_runs  # noqa: F401
@@ -98,18 +96,6 @@ def test_a_job_is_one_run_with_exactly_what_may_be_known(tmp_path, capfd):
         assert private not in kept
 
 
-def test_asked_for_it_is_there_as_nonprivate_only(tmp_path):
-    logger = PrivateWandbLogger(tmp_path / "job")
-    train(tmp_path / "job", logger, settings={"log_nonprivate": True})
-    finish_runs([logger])
-    (run,) = written_runs(tmp_path)
-    rest = run.keys - ALWAYS - {"test/accuracy"}
-    assert "nonprivate/train/loss" in rest
-    assert "nonprivate/gradient_norm" in rest
-    assert all(key.startswith("nonprivate/") for key in rest)
-    assert b"train/loss" not in everything_below(tmp_path / "job" / "wandb").replace(b"nonprivate/train/loss", b"")
-
-
 class Slow(Callback):
     """Steps that take long, as those with many records do."""
 
@@ -127,22 +113,6 @@ def test_rows_do_not_tell_how_long_a_step_took(tmp_path):
         assert len(times) > 5
         assert max(times) - min(times) < 1.0, "five steps took twice that"
     assert min(second) - max(first) > 1.0
-
-
-def test_two_jobs_of_a_process_are_two_runs_of_one_group(tmp_path):
-    SweepRecord("accuracy_of_k").write(tmp_path / "sweep")
-    for job in ("mechanism.k=6,seed=0", "mechanism.k=6,seed=1"):
-        logger = PrivateWandbLogger(tmp_path / "sweep" / job)
-        logger.log_hyperparams({"job": job})
-        train(tmp_path / "sweep" / job, logger, max_epochs=1)
-        finish_runs([logger], failed=job.endswith("1"))
-    first, second = written_runs(tmp_path / "sweep")
-    assert first.run.run_id != second.run.run_id
-    assert {run.run.run_group for run in (first, second)} == {"accuracy_of_k"}
-    names = [run.run.display_name for run in (first, second)]
-    assert names == [run.config["job"] for run in (first, second)] == ["mechanism.k=6,seed=0", "mechanism.k=6,seed=1"]
-    assert [run.exit_code for run in (first, second)] == [0, 1]
-    assert first.keys == second.keys == ALWAYS | {"test/accuracy"}
 
 
 def test_a_run_that_was_not_finished_is_never_continued_by_another_job(tmp_path):
@@ -167,32 +137,6 @@ def test_a_resumed_job_continues_its_run(tmp_path):
     assert ids[0] == ids[1]
     assert {run.run.run_id for run in runs} == set(ids)
     assert all(run.run.resume for run in runs)
-
-
-def test_after_finish_more_can_be_logged_to_the_same_run(tmp_path):
-    logger = PrivateWandbLogger(tmp_path)
-    for name in ("a", "b"):
-        logger.log_metrics({name: 1.0})
-        logger.finish()
-        logger.finish()
-    runs = written_runs(tmp_path)
-    assert {run.run.run_id for run in runs} == {logger.version}
-    assert {key for run in runs for key in run.keys} >= {"a", "b"}
-
-
-def test_a_job_that_fails_keeps_what_it_logged(tmp_path):
-    class Failing(Tested):
-        def on_train_batch_end(self, outputs, batch, batch_idx):
-            if self.trainer.global_step == 3:
-                raise RuntimeError("no more")
-
-    logger = PrivateWandbLogger(tmp_path)
-    with pytest.raises(RuntimeError, match="no more"):
-        train(tmp_path, logger, Failing())
-    finish_runs([logger], failed=True)
-    (run,) = written_runs(tmp_path)
-    assert run.exit_code == 1
-    assert run.summary["privacy/steps"] == 2
 
 
 def test_the_card_is_an_artifact(tmp_path):
@@ -226,16 +170,6 @@ def test_gradients_cannot_be_watched(tmp_path, monkeypatch, kind, log):
     finish_runs([logger], failed=True)
     assert wandb.run is None
     assert b"gradients/" not in everything_below(tmp_path)
-
-
-def test_weights_can_be_watched(tmp_path):
-    logger, module = PrivateWandbLogger(tmp_path), Tested()
-    logger.watch(module, log_freq=1)
-    train(tmp_path, logger, module, max_epochs=1)
-    finish_runs([logger])
-    (run,) = written_runs(tmp_path)
-    assert "privacy/epsilon" in run.keys
-    assert not [key for key in run.keys if "gradient" in key]
 
 
 def test_without_an_account_it_is_offline_and_says_where_once(tmp_path, caplog, capfd):
@@ -298,13 +232,6 @@ def test_other_processes_begin_no_run(tmp_path, monkeypatch):
     assert not (tmp_path / "wandb").exists()
 
 
-def test_it_can_be_sent_to_a_spawned_process(tmp_path):
-    logger = PrivateWandbLogger(tmp_path)
-    copy = pickle.loads(pickle.dumps(logger))
-    assert copy.version == logger.version
-    finish_runs([logger])
-
-
 def test_names_come_from_the_records_or_from_the_user(tmp_path):
     RunRecord("privacy.epsilon=2").write(tmp_path / "08-00-00")
     logger = PrivateWandbLogger(tmp_path / "08-00-00")
@@ -318,14 +245,6 @@ def test_names_come_from_the_records_or_from_the_user(tmp_path):
     assert (first.display_name, first.run_group) == ("privacy.epsilon=2", "")
     assert (own.display_name, own.run_group, own.project, own.job_type) == ("mine", "ours", "p", "j")
     assert (list(own.tags), own.entity, own.notes) == (["t"], "e", "a note")
-
-
-@pytest.mark.parametrize(
-    ("settings", "tags"),
-    [(("gp", "a.DigitsDataModule", 0.5), ["gp", "digits", "epsilon=0.5"]), ((None, None, None), [])],
-)
-def test_tags(settings, tags):
-    assert default_tags(*settings) == tags
 
 
 def test_without_wandb_it_names_the_extra(tmp_path, monkeypatch):

@@ -173,7 +173,7 @@ def test_nothing_can_be_charged_while_the_ledger_is_closed(tmp_path):
     assert account.steps == 0
 
 
-@pytest.mark.parametrize("noise", [0.9659, 1.214, 1.977, 2.984, *(0.5 + 0.1 * i for i in range(20))])
+@pytest.mark.parametrize("noise", [0.9659, 1.214, 1.977, 2.984])
 def test_a_plan_rebuilt_from_its_own_noise_is_the_same_plan(noise):
     """σ is split in two parts and put together again: its last digit may change, what is promised does not."""
     sizes = {"num_records": 1000, "expected_batch_size": 100, "delta": 1e-5, "k": 20, "num_parameters": 6186}

@@ -13,12 +13,10 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.accounting import (
     EpsilonCurve,
-    Rdp,
     SampledGaussian,
     check_delta,
     delta,
     epsilon,
-    power_of_ten_below,
 )
 from lightning_gep.privacy.calibration import calibrate
 from lightning_gep.privacy.plan import PrivacyPlan
@@ -30,12 +28,9 @@ CIFAR, MNIST, SVHN = (50_000, 1e-5), (60_000, 1e-5), (604_388, 1e-6)
 # data, kind, steps, σ per part (GEP) or of the step (GP), ε by RDP, PLD, PRV
 TRUE_EPSILONS = [
     (CIFAR, "gep", 2500, 3.64, 1.74, 1.59, 1.60),
-    (CIFAR, "gep", 10000, 2.09, 7.85, 7.28, 7.29),
     (CIFAR, "gp", 10000, 1.56, 7.25, 6.72, 6.73),
     (MNIST, "gep", 3000, 3.33, 1.75, 1.60, 1.61),
-    (MNIST, "gep", 12000, 1.93, 7.95, 7.37, 7.38),
     (SVHN, "gep", 3021, 0.87, 3.90, 3.06, 3.07),
-    (SVHN, "gep", 6043, 0.65, 12.27, 10.55, 10.56),
     (SVHN, "gep", 12087, 0.60, 20.94, 18.44, 18.45),
 ]
 
@@ -70,23 +65,6 @@ def test_two_parts_of_one_subsample_are_not_two_subsampled_gaussians():
         assert ours > 1.5 * theirs
 
 
-@pytest.mark.parametrize("accountant", ["pld", "rdp", "prv"])
-def test_more_steps_less_noise_or_more_sampling_cost_more(accountant):
-    def cost(q=0.01, sigma=1.0, steps=500):
-        return epsilon([(SampledGaussian(q, sigma), steps)], 1e-5, accountant)
-
-    assert 0 < cost() < cost(steps=600)
-    assert cost() < cost(sigma=0.9)
-    assert cost() < cost(q=0.012)
-
-
-@pytest.mark.parametrize("accountant", ["pld", "rdp", "prv"])
-def test_delta_is_the_inverse_of_epsilon(accountant):
-    events = [(SampledGaussian(0.01, 1.0), 500)]
-    at = epsilon(events, 1e-5, accountant)
-    assert delta(events, at, accountant) == pytest.approx(1e-5, rel=0.05)
-
-
 def exact_delta(sigma, steps, eps):
     """Without subsampling T steps of σ are one of σ/√T."""
     return gaussian_delta(math.sqrt(steps) / sigma, eps)
@@ -101,14 +79,6 @@ def test_at_a_tiny_delta_rounding_never_makes_epsilon_too_small():
     assert eps <= epsilon(events, exact) <= 1.1 * eps
     assert delta(events, eps) >= exact
     assert EpsilonCurve(events[0][0], exact, "pld", 2 * steps)(steps) >= eps
-
-
-def test_without_subsampling_pld_is_the_analytic_gaussian_mechanism():
-    sigma, steps, eps = 8.0, 4, 1.4
-    exact = exact_delta(sigma, steps, eps)
-    events = [(SampledGaussian(1.0, sigma), steps)]
-    assert exact <= delta(events, eps) <= exact * 1.02
-    assert eps <= epsilon(events, exact) <= eps * 1.002
 
 
 SMALL_DELTAS = [1e-6, 1e-9]
@@ -178,9 +148,9 @@ def test_noise_for_a_small_delta_is_enough(delta):
 def test_histories_compose():
     one, other = SampledGaussian(0.01, 1.0), SampledGaussian(0.02, 1.5)
     for accountant in ("pld", "rdp", "prv"):
-        both = epsilon([(one, 300), (other, 200)], 1e-5, accountant)
-        assert both > max(epsilon([(one, 300)], 1e-5, accountant), epsilon([(other, 200)], 1e-5, accountant))
-        assert both == pytest.approx(epsilon([(other, 200), (one, 150), (one, 150)], 1e-5, accountant), rel=1e-3)
+        both = epsilon([(one, 30), (other, 20)], 1e-5, accountant)
+        assert both > max(epsilon([(one, 30)], 1e-5, accountant), epsilon([(other, 20)], 1e-5, accountant))
+        assert both == pytest.approx(epsilon([(other, 20), (one, 15), (one, 15)], 1e-5, accountant), rel=1e-3)
 
 
 def test_the_limits():
@@ -216,26 +186,21 @@ EVENT = SampledGaussian(0.02, 1.2)
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "prv"])
 def test_the_curve_is_above_the_accountant_rising_and_exact_at_the_planned_end(accountant):
-    curve = EpsilonCurve(EVENT, 1e-5, accountant, 500)
-    values = [curve(steps) for steps in range(1, 501)]
+    curve = EpsilonCurve(EVENT, 1e-5, accountant, 120)
+    values = [curve(steps) for steps in range(1, 121)]
     assert values == sorted(values)
-    assert curve(500) == epsilon([(EVENT, 500)], 1e-5, accountant)
-    for steps in (1, 17, 100, 250, 401, 499):
+    assert curve(120) == epsilon([(EVENT, 120)], 1e-5, accountant)
+    for steps in (1, 17, 60, 119):
         true = epsilon([(EVENT, steps)], 1e-5, accountant)
         assert true <= curve(steps) * (1 + 1e-4)
-        assert steps < 100 or curve(steps) <= 1.15 * true
+        assert steps < 60 or curve(steps) <= 1.15 * true
 
 
 def test_the_curve_continues_beyond_the_plan():
-    curve = EpsilonCurve(EVENT, 1e-5, "pld", 100)
-    assert curve(101) > curve(100)
-    true = epsilon([(EVENT, 350)], 1e-5)
-    assert true * (1 - 1e-4) <= curve(350) <= 1.1 * true, "both are upper bounds, rounded in different places"
-
-
-@pytest.mark.parametrize("steps", [1, 2, 33])
-def test_curves_of_short_plans(steps):
-    assert EpsilonCurve(EVENT, 1e-5, "pld", steps)(steps) == epsilon([(EVENT, steps)], 1e-5)
+    curve = EpsilonCurve(EVENT, 1e-5, "pld", 20)
+    assert curve(21) > curve(20)
+    true = epsilon([(EVENT, 70)], 1e-5)
+    assert true * (1 - 1e-4) <= curve(70) <= 1.15 * true, "both are upper bounds, rounded in different places"
 
 
 def test_the_limits_of_a_curve():
@@ -243,14 +208,3 @@ def test_the_limits_of_a_curve():
     assert EpsilonCurve(SampledGaussian(0.02, 0.0), 1e-5, "pld", 10)(1) == math.inf
     large = EpsilonCurve(SampledGaussian(0.5, 0.1), 1e-5, "pld", 100)
     assert 50 < large(50) <= large(100) < math.inf
-
-
-def test_powers_of_ten():
-    assert power_of_ten_below(1 / 50_000) == pytest.approx(1e-5)
-    assert power_of_ten_below(1e-5) == pytest.approx(1e-6)
-
-
-def test_rdp_of_many_numbers_of_steps_is_that_of_each():
-    event, counts = SampledGaussian(0.02, 1.3), [1, 10, 333, 5000]
-    each = [epsilon([(event, count)], 1e-5, "rdp") for count in counts]
-    assert Rdp().epsilons(event, counts, 1e-5) == pytest.approx(each, rel=1e-9)

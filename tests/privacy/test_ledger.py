@@ -30,14 +30,6 @@ def test_every_release_is_there_with_its_parameters(tmp_path):
     assert content.history == [(EVENT, 5)]
 
 
-def test_resuming_appends(tmp_path):
-    path = written(tmp_path / "ledger", 3)
-    again = Ledger.resume(path, "run")
-    again.record(EVENT, 3)
-    again.close()
-    assert len(read(path).releases) == 4
-
-
 def test_record_returns_only_after_the_line_is_synced(tmp_path, monkeypatch):
     path = written(tmp_path / "ledger", 1)
     ledger = Ledger.resume(path, "run")
@@ -66,16 +58,6 @@ def test_any_cut_of_the_last_line_reads_and_never_counts_less(tmp_path):
         assert not read(path).torn
     path.write_bytes(whole[:last])
     assert len(read(path).releases) == 2
-
-
-def test_several_crashes_leave_a_readable_ledger(tmp_path):
-    path = written(tmp_path / "ledger", 1)
-    for crash in range(3):
-        path.write_bytes(path.read_bytes()[:-4])
-        ledger = Ledger.resume(path, "run")
-        ledger.record(EVENT, crash)
-        ledger.close()
-    assert len(read(path).releases) == 4
 
 
 def test_a_torn_first_release_takes_the_parameters_of_the_header(tmp_path):

@@ -33,12 +33,6 @@ def test_one_config_feeds_sampling_noise_and_accounting():
         made.delta = 1e-3
 
 
-def test_a_given_noise_multiplier_is_taken_as_it_is():
-    made = plan(epsilon=None, noise_multiplier=1.7, steps=None)
-    assert made.event.noise_multiplier == pytest.approx(1.7)
-    assert made.target_epsilon is None
-
-
 @pytest.mark.parametrize("mechanism", [GEP(1.0, 0.5), GEP(1.0, 0.5, "joint"), BGEP(3.0), GP(1.0), GP(float("inf"))])
 def test_the_state_round_trips_through_json(mechanism):
     noise = 0.0 if mechanism == GP(float("inf")) else 1.5

@@ -159,8 +159,3 @@ def test_an_unknown_distribution_is_refused(shape):
 def test_an_impossible_mean_is_refused(mean):
     with pytest.raises(ConfigurationError, match="mean number of runs must lie between 1 and 500"):
         Distribution(mean, INF)
-
-
-def test_nothing_to_select_from_is_refused():
-    with pytest.raises(ConfigurationError, match="no candidate"):
-        repeat_and_select_cost([], 1e-5, Distribution(2, 1))

@@ -113,16 +113,6 @@ def test_a_record_goes_to_a_rank_by_itself():
     assert 1e-7 < stats.chi2(np.count_nonzero(drawn)).sf(spread) < 1 - 1e-7, "no record is bound to a rank"
 
 
-def test_the_shares_of_the_ranks_are_equal_on_average():
-    secret, steps = Secret(), 2000
-    for world in (1, 3):
-        sizes = [
-            [len(share) for share in sampler(secret=Secret(secret.reveal()), steps=steps, rank=r, world_size=world)]
-            for r in range(world)
-        ]
-        assert np.mean(sizes, axis=1) == pytest.approx(50 / world, abs=6 * np.sqrt(50 / world / steps))
-
-
 def test_a_secret_cannot_be_seen_saved_or_copied():
     secret = Secret()
     assert secret.reveal().hex() not in repr(secret) + str(secret) + f"{secret!r}"

@@ -39,10 +39,6 @@ def test_two_different_runs_cost_what_dp_accounting_composes():
     assert tight > max(epsilon(history, 1e-5, "pld") for history in histories)
 
 
-def test_equal_runs_cost_as_one_run_of_all_their_steps():
-    assert composed_cost([[(A, 300)]] * 3, 1e-5, "pld") == epsilon([(A, 900)], 1e-5, "pld")
-
-
 def test_no_run_costs_nothing_and_one_without_noise_everything():
     assert composed_cost([], 1e-5) == 0
     assert composed_cost([[(A, 0)]], 1e-5) == 0

@@ -5,7 +5,6 @@ from torch.utils.data import Dataset, IterableDataset
 from lightning_gep import RandomLabels
 from lightning_gep.errors import ConfigurationError
 from recipes.data.digits import NUM_TEST, NUM_TRAIN, NUM_VALIDATION, DigitsDataModule
-from recipes.data.photographs import PhotographPatches
 
 
 class Items(Dataset):
@@ -57,17 +56,6 @@ def test_private_and_public_images_have_one_format():
         assert images.min() == -1
         assert images.max() == 1
         assert set(labels.tolist()) <= set(range(10))
-
-
-def test_photograph_patches_are_many_varied_stretched_and_always_the_same():
-    patches = PhotographPatches(size=8)
-    images = patches.images
-    assert len(patches) == len(images) > 1000
-    assert torch.equal(images, PhotographPatches(size=8).images)
-    assert torch.isfinite(images).all()
-    assert (images.flatten(1).min(dim=1).values == -1).all()
-    assert torch.allclose(images.flatten(1).max(dim=1).values, torch.tensor(1.0))
-    assert len(torch.unique(images.flatten(1), dim=0)) == len(images)
 
 
 @pytest.mark.parametrize(

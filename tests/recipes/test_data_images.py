@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import Subset, TensorDataset
 
 from lightning_gep.errors import ConfigurationError
@@ -11,7 +10,7 @@ from lightning_gep.strategy.public_data import check_public_data
 from recipes.data.images import ImageDataModule
 from recipes.data.photographs import Photographs
 from recipes.data.public import TestSamples
-from recipes.data.records import FeatureRecords, ImageRecords
+from recipes.data.records import ImageRecords
 from tests import data_files
 from tests.data_files import pixels
 
@@ -57,13 +56,6 @@ def test_pixels_are_scaled_by_the_range_of_the_format_alone():
     assert (dark[0] == -1).all()
 
 
-def test_features_are_scaled_one_by_one():
-    rows = np.array([[3.0, 4.0], [0.0, 0.0], [0.5, 0.0]], np.float32)
-    records = FeatureRecords(rows, None)
-    assert torch.allclose(torch.stack(records.__getitems__([0, 1, 2])), torch.tensor([[0.6, 0.8], [0, 0], [1, 0]]))
-    assert torch.equal(records[0], FeatureRecords(rows[:1], None)[0])
-
-
 def test_a_batch_read_at_once_is_the_records_read_one_by_one(mnist):
     records = data(mnist).train
     batch = records.__getitems__([7, 0, 29])
@@ -89,22 +81,6 @@ def test_the_splits_share_no_image_and_leave_none_out(mnist):
     parts = [contents(part) for part in (module.train, module.validation, module.test)]
     assert [len(part) for part in parts] == [23, 7, 20]
     assert len({image for part in parts for image in part}) == 50
-
-
-def test_the_seed_draws_the_validation_images_and_leaves_the_test_images_alone(mnist):
-    first, again, other = (data(mnist, validation_size=7, seed=seed) for seed in (0, 0, 1))
-    assert contents(first.validation) == contents(again.validation)
-    assert contents(first.validation) != contents(other.validation)
-    assert contents(first.test) == contents(other.test)
-
-
-def test_without_validation_all_images_are_trained_on(mnist):
-    module = data(mnist, validation_size=0)
-    assert len(module.train) == 30
-    assert not is_overridden("val_dataloader", module), "Lightning does not validate"
-    some = data(mnist, validation_size=6)
-    assert is_overridden("val_dataloader", some)
-    assert len(some.val_dataloader().dataset) == 6
 
 
 def test_extra_images_of_svhn_follow_the_others(small_data, tmp_path):

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from lightning_gep.errors import ConfigurationError, MissingDataError
 from lightning_gep.strategy.random_labels import RandomLabels
@@ -52,29 +51,6 @@ def test_a_folder_of_pictures_of_all_sizes_and_colours(tmp_path):
     assert source.records(COLOUR).labels == 5 * [0] + 5 * [1]
     data_files.write_pictures(tmp_path / "flat", [""], each=3)
     assert ImageFolder(str(tmp_path / "flat"), str(tmp_path / "cache"), count=None).records(COLOUR).labels is None
-
-
-def write_imagenet_npz(directory):
-    data_files.write_npz(directory / "imagenet32_aux.npz", 6, labelled=False)
-
-
-def write_imagenet_folder(directory):
-    data_files.write_imagenet(directory / "imagenet", each=2)
-
-
-def test_imagenet_in_place_of_a_deleted_npz_is_read(tmp_path):
-    write_imagenet_npz(tmp_path)
-    assert ImageNet(str(tmp_path), count=None).records(COLOUR).labels is None
-    (tmp_path / "imagenet32_aux.npz").unlink()
-    write_imagenet_folder(tmp_path)
-    assert ImageNet(str(tmp_path), count=None).records(COLOUR).labels == [0, 0, 1, 1, 2, 2]
-
-
-def test_pictures_added_to_a_folder_are_seen(tmp_path):
-    data_files.write_pictures(tmp_path, [""], each=3)
-    assert len(images(ImageFolder(str(tmp_path), count=None))) == 3
-    Image.fromarray(pixels(1)[0]).save(tmp_path / "one_more.png")
-    assert len(images(ImageFolder(str(tmp_path), count=None))) == 4
 
 
 def test_cifar_100_from_an_npz_or_its_own_format(tmp_path, small_data):

@@ -12,12 +12,11 @@ from torch import nn
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.subspace import random_rows
 from lightning_gep.privacy.release import Part, Release
-from recipes.measured.__main__ import SOURCES, main, measure_missing
+from recipes.measured.__main__ import SOURCES, main
 from recipes.measured.batch import WHOLE, of_gradients, of_projection, products_of
-from recipes.measured.figures import FIGURES, stable_rank
-from recipes.measured.nested_basis import cold_start, largest_quotas, random_basis
+from recipes.measured.figures import FIGURES
+from recipes.measured.nested_basis import cold_start, largest_quotas
 from recipes.measured.training import training
-from recipes.running.outcome import RESULTS
 from recipes.running.settings import settings_of, without_machine
 from recipes.tables import FIRST_EPOCHS
 
@@ -117,24 +116,6 @@ def test_a_smaller_basis_is_that_of_a_cold_start_of_its_own(groups, gradients):
             assert found[f"clipped_{part}s"] == clipped
 
 
-def test_a_random_basis_leaves_out_its_share(groups, gradients):
-    """A random subspace of k of p dimensions has k/p of the energy on average."""
-    private, _ = gradients
-    k, p = 30, groups.num_parameters
-    nested = [random_basis(groups, (k, 60), seed) for seed in range(40)]
-    kept = [1 - measured_with(basis, private, groups, "random", k)["error_of_mean"][WHOLE] ** 2 for basis in nested]
-    share = (
-        sum(
-            q / size * float(rows.mean(dim=0).norm()) ** 2
-            for q, size, rows in zip(groups.quotas(k), groups.sizes, split(private, groups).values(), strict=True)
-        )
-        / float(private.double().mean(dim=0).norm()) ** 2
-    )
-    assert sum(kept) / len(kept) == pytest.approx(share, rel=0.1)
-    assert 0 < share < 1
-    assert k < p
-
-
 SMALL = [
     *("--batch", "8", "--anchors", "6", "--k", "3", "6"),
     *("--set", "data.batch_size=4", "data.aux_batch_size=6", "aux.count=6", "mechanism.k=4", "mechanism.num_anchors=6"),
@@ -220,14 +201,6 @@ def test_a_step_that_was_cut_is_measured_by_the_next_call_with_its_noise_beside_
     assert f"| gradient, before clipping | {' | '.join(lengths)} | – | – | – |" in printed
 
 
-def test_figures_without_data_are_a_line_each(tmp_path, capsys):
-    shutil.copytree(RESULTS / "figures", tmp_path / "figures")
-    measure_missing(tmp_path, tmp_path / "work", tmp_path / "figures")
-    said = capsys.readouterr().out
-    assert re.search(r"^Figures of cifar10: not measured\. CIFAR-10 \(train\) is not in directory", said)
-    assert "mnist" not in said, "its pictures are there"
-
-
 def test_the_training_on_cifar10_is_that_of_gep_in_its_first_epochs():
     """So that the directory of the one serves the other: only what is shown may differ."""
     (run,) = FIRST_EPOCHS.runs(["gep"])
@@ -235,12 +208,3 @@ def test_the_training_on_cifar10_is_that_of_gep_in_its_first_epochs():
     done = settings_of(run)
     for group in ("data", "aux", "model", "optimizer", "scheduler", "mechanism", "privacy", "trainer", "seed"):
         assert without_machine(asked[group]) == done[group]
-
-
-def test_a_step_without_residuals_is_left_out_of_the_summary():
-    figures = json.loads((RESULTS / "figures" / "measured_mnist.json").read_text())
-    figures["steps"]["180"] = {**figures["steps"]["120"], "bases": {}}
-    assert stable_rank.summary(figures).startswith("at step 120, ")
-    for step in figures["steps"].values():
-        step["bases"] = {}
-    assert stable_rank.summary(figures) == "residuals were not measured"

@@ -17,17 +17,15 @@ from recipes.page.plots import draw
 from recipes.page.summary import PICTURE, compared, summary
 from recipes.page.table import in_short, section
 from recipes.running.outcome import (
-    MOST_POINTS,
     RESULTS,
     counts,
     read_result,
     result_file,
     results_of,
-    thinned,
     write_result,
 )
 from recipes.running.settings import settings_of
-from recipes.tables import NO_PRIVACY, PAIRS, TABLE1, TABLES, TUNING, runs_in_order
+from recipes.tables import PAIRS, TABLE1, TABLES, TUNING, runs_in_order
 from recipes.tables.ours import BEST, HELD_OUT, NOISE
 from recipes.tables.types import Run
 
@@ -100,16 +98,6 @@ def test_published_figures_are_those_in_the_experiment_files():
             assert (cell.published, cell.published_epsilon) == (same.published, same.published_epsilon)
 
 
-def test_every_table_is_read_against_its_rows_without_privacy():
-    for table in set(TABLES) - {NO_PRIVACY, TUNING}:
-        assert table.baseline, table.name
-        assert all(run.cell.experiment.startswith("no_privacy/") for run in table.baseline)
-        results = {cell.name: [] for cell in table.rows}
-        assert "not run yet" not in "\n".join(section(table, results)), "nothing is run, so nothing misses it"
-        results[table.cells[0].name] = [result(table.runs()[0], 0.5, validation_accuracy=0.5)]
-        assert section(table, results)[2].startswith("**The row without privacy is not run yet for ")
-
-
 def test_a_network_that_cannot_learn_without_privacy_is_said_before_anything_else():
     results = {cell.name: [] for cell in TABLE1.rows}
     for run, accuracy in zip(TABLE1.baseline, (0.989, 0.941, 0.4), strict=True):
@@ -120,16 +108,6 @@ def test_a_network_that_cannot_learn_without_privacy_is_said_before_anything_els
     (found,) = [line for line in lines if line.startswith("| CIFAR-10: no privacy")]
     assert found.split(" | ")[1:6] == ["90.4", "–", "40.00", "1 of 1", "∞"]
     assert row(lines, CELL["svhn_gep_eps2"]) == ["92.3", "3.06", "not run", "0 of 1", "–", "–", "–"]
-
-
-def test_the_most_informative_runs_come_first():
-    names = [run.name for run in runs_in_order()]
-    cifar10 = ("gp_eps2", "tracked_gep_eps2", "tracked_bgep_eps2")
-    assert names[:4] == ["no_privacy-cifar10-seed0", *(f"table1-cifar10_{cell}-seed0" for cell in cifar10)]
-    order = ("table1-svhn_ordinary", "no_privacy-mnist", "table1-mnist_gp_eps2-seed0", "linear_probe-")
-    later = ("table1-mnist_gp_eps2-seed1", "mnist_larger_epsilon-", "table1-mnist_gp_eps5", "table1-cifar10_gp_eps8")
-    first = [next(i for i, name in enumerate(names) if name.startswith(prefix)) for prefix in (*order, *later)]
-    assert first == sorted(first)
 
 
 def test_the_page_has_means_with_their_spread_and_draws_what_there_is(tmp_path):
@@ -204,17 +182,6 @@ def test_a_committed_result_is_of_its_cells_settings_and_names_no_machine():
         assert found["config"] == settings, f"{run.name}: its settings have changed; run it again or delete it"
         assert found["private"] == (run.table != "no_privacy"), run.name
         assert not re.search(r'"(~|\.{0,2})/|https?:', json.dumps(found)), run.name
-
-
-def test_a_long_curve_keeps_its_ends_and_a_point_is_one_line_of_the_file(tmp_path):
-    points = [[step, step / 2] for step in range(1000)]
-    kept = thinned(points)
-    assert (len(kept), kept[0], kept[-1]) == (MOST_POINTS, points[0], points[-1])
-    (run,) = TABLE1.runs(["svhn_gep_eps2"])
-    write_result(tmp_path / "r.json", result(run))
-    text = (tmp_path / "r.json").read_text()
-    assert "[30, 0.95]" in text
-    assert json.loads(text) == result(run)
 
 
 @pytest.mark.parametrize("table", TABLES, ids=[table.name for table in TABLES])

@@ -20,7 +20,7 @@ from recipes.running.outcome import RESULTS, counts, read_result, result_file
 from recipes.running.parking import fetch
 from recipes.running.runner import Job, Places, work
 from recipes.running.settings import composed
-from recipes.tables import NO_PRIVACY, RANDOM_BASIS, TABLE1, TABLES, runs_in_order
+from recipes.tables import NO_PRIVACY, RANDOM_BASIS, TABLE1, runs_in_order
 from tests import data_files
 from tests.small_runs import small, start_here
 
@@ -125,14 +125,6 @@ def test_an_option_that_cannot_work_is_a_line_and_exit_code_2(arguments, message
     assert results.main(arguments) == 2
     assert message in capsys.readouterr().err
     assert not started
-
-
-def test_tables_and_cells_are_chosen_by_name():
-    assert results.chosen_runs([], []) == runs_in_order()
-    for table in TABLES:
-        assert set(results.chosen_runs([table.name], [])) == set(table.runs())
-    chosen = results.chosen_runs(["svhn_ordinary_*", "tuning"], ["0"])
-    assert {run.table for run in chosen} == {"table1", "tuning"}
 
 
 def test_a_dry_run_lists_runs_with_their_commands(mnist, tmp_path, started, capsys):

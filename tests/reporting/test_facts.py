@@ -8,15 +8,11 @@ from lightning_gep.reporting.facts import (
     best_run,
     best_sentences,
     composition_sentence,
-    error_line,
     means,
     not_covered,
     not_private_sentence,
-    progress,
 )
-from lightning_gep.reporting.records import locked
 from lightning_gep.reporting.runs import Collection, Run, load
-from lightning_gep.reporting.text import duration, listed, memory, percent, sentence, short, spent, with_spread
 from tests.synthetic_runs import write_run, write_sweep
 
 
@@ -29,14 +25,6 @@ def run(status="finished", validation=None, test=None, **more):
 
 def cells(run):
     return {column.key: column.text(run) for column in COLUMNS}
-
-
-def test_progress(tmp_path):
-    jobs = write_sweep(tmp_path, states=["running"] + ["waiting"] * 5)
-    with locked(tmp_path / jobs[0]):
-        assert progress(load(tmp_path).runs) == "12 of 18 finished, 1 running, 5 waiting"
-    assert progress([run("failed")]) == "failed"
-    assert progress([run(), run("paused")]) == "1 of 2 finished, 1 paused"
 
 
 def test_the_best_run_is_private_finished_and_chosen_by_validation_accuracy():
@@ -108,21 +96,3 @@ def test_means_over_seeds_by_hand():
     runs = [run("finished", *score, epsilon=1.9991, **known) for score in scores]
     failed = run("failed", 0.1, epsilon=1.0, **known)
     assert means([*runs, failed]).rows == [["GEP", "2", "2", "1e-5", "3", "82.00 ± 2.00", "81.00 (1 run)"]]
-
-
-def test_the_line_of_an_error_that_matters():
-    assert error_line("Traceback (most recent call last):\n  File x\nValueError: no\n") == "ValueError: no"
-    assert error_line("out of memory\nat step 3") == "out of memory"
-    assert len(error_line("x" * 500)) == 160
-    assert error_line("") == ""
-
-
-def test_numbers_and_sentences():
-    assert (percent(None), short(None), duration(None), memory(None)) == ("–",) * 4
-    assert (spent(7.9981, 8.0), spent(7.9981, None), spent(math.inf, None)) == ("7.999 / 8", "7.999", "∞")
-    assert [duration(s) for s in (9.87, 200, 3600, 7500)] == ["9.9 s", "3 min 20 s", "1 h 0 min", "2 h 5 min"]
-    assert (memory(540.2), memory(1536.0)) == ("540 MB", "1.54 GB")
-    assert (short(1e-5), short(0.0001), short(math.inf)) == ("1e-5", "0.0001", "∞")
-    assert (with_spread(91.25, 0.5, 2), with_spread(91.25, None, 2)) == ("91.25 ± 0.50", "91.25")
-    assert (listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])) == ("a", "a and b", "a, b and c")
-    assert (sentence("one\n two"), sentence("Done."), sentence("")) == ("one two.", "Done.", "")

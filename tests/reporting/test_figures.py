@@ -5,12 +5,12 @@ import pytest
 
 from lightning_gep.reporting.accuracy import against_epsilon, against_k
 from lightning_gep.reporting.cost import peak_memory, training_time
-from lightning_gep.reporting.curves import DIAGNOSTICS, LEARNING, epsilon_over_training, over_steps, planned_curve
+from lightning_gep.reporting.curves import DIAGNOSTICS, LEARNING, epsilon_over_training, over_steps
 from lightning_gep.reporting.figures import sections
 from lightning_gep.reporting.groups import Settings
 from lightning_gep.reporting.published import EPSILONS, RESULTS
 from lightning_gep.reporting.runs import Run, load
-from tests.synthetic_runs import DELTA, NOISE, RATE, STEPS, write_run, write_sweep
+from tests.synthetic_runs import STEPS, write_run, write_sweep
 
 
 def run(accuracy=0.9, epsilon=2.0, mechanism="gep", k=100, **more):
@@ -37,20 +37,10 @@ def test_means_and_deviations_by_hand():
     assert plot_of(runs).table.rows[0] == ["GEP", "2", "2", "3", "82.00 ± 2.00"]
 
 
-def test_one_line_per_mechanism_and_k():
-    runs = [run(0.9, e, m, k) for e in (2.0, 4.0) for m, k in (("gep", 50), ("gep", 100), ("gp", None))]
-    assert [entry.label for entry in plot_of(runs).legend] == ["GEP, k = 50", "GEP, k = 100", "GP"]
-
-
 def test_one_epsilon_is_no_curve_unless_the_paper_has_one():
     runs = [run(0.9, 2.0), run(0.91, 2.0)]
     assert plot_of(runs) is None
     assert plot_of(runs, "MNIST") is not None
-
-
-def test_unfinished_runs_have_no_result():
-    running = Run("x", "running", target_epsilon=4.0, epsilon=1.0, metrics={"test/accuracy": 0.1})
-    assert plot_of([run(0.9, 2.0), running]) is None
 
 
 @pytest.mark.parametrize("data", ["MNIST", "SVHN", "CIFAR-10"])
@@ -94,13 +84,6 @@ def test_accuracy_against_k():
     assert against_k(runs[:2], Settings(runs[:2])) is None
 
 
-def test_many_settings_share_lines_and_it_is_said():
-    runs = [run(0.9, e, overrides={"optimizer.lr": str(lr)}) for e in (2.0, 4.0) for lr in range(20)]
-    plot = plot_of(runs)
-    assert len(plot.legend) == 1
-    assert "optimizer.lr" in " ".join(plot.notes)
-
-
 def test_text_from_disk_is_no_markup_in_plotly():
     runs = [run(0.9, e, "<b>x</b>", k=None) for e in (2.0, 4.0)]
     assert "<b>" not in json.dumps(plot_of(runs).traces)
@@ -117,12 +100,6 @@ def test_learning_curves_of_few_runs_and_of_many(tmp_path):
     at_9 = [100 * dict(run.curve("val/accuracy"))[9.0] for run in many[:4]]
     line = next(trace for trace in plot.traces if "fill" not in trace)
     assert line["y"][0] == pytest.approx(sum(at_9) / 4, abs=1e-3)
-
-
-def test_long_curves_are_thinned():
-    rows = [{"step": float(step), "val/accuracy": 0.5} for step in range(5000)]
-    long = Run("x", "finished", rows=rows)
-    assert len(over_steps(LEARNING, [long], Settings([long])).traces[0]["x"]) == 100
 
 
 def test_epsilon_over_training_meets_its_target_at_the_planned_step(tmp_path):
@@ -142,12 +119,6 @@ def test_a_run_under_way_is_held_against_the_planned_curve(tmp_path):
     assert planned["x"][-1] == STEPS
     assert planned["y"][-1] == pytest.approx(2.0, abs=0.01)
     assert "planned" in " ".join(plot.notes)
-
-
-def test_impossible_plans_have_no_curve():
-    known = {"noise_multiplier": NOISE[2.0], "delta": DELTA, "planned_steps": STEPS, "accountant": "pld"}
-    assert planned_curve(Run("x", "running", sample_rate=2.0, **known)) == []
-    assert planned_curve(Run("x", "running", sample_rate=RATE, **{**known, "noise_multiplier": None})) == []
 
 
 def test_time_and_memory(tmp_path):

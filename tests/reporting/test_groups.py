@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from lightning_gep.reporting.groups import Settings, at_most, epsilon_of, mean_curve, spread, thinned, varying
+from lightning_gep.reporting.groups import Settings, at_most, epsilon_of, mean_curve, varying
 from lightning_gep.reporting.runs import Run
 
 
@@ -24,21 +24,11 @@ def test_other_settings_that_differ_are_named():
     assert Settings(runs).name(runs[1], others=False) == "GEP"
 
 
-def test_what_is_not_private_says_so():
-    assert "not private" in Settings([run()]).name(run(private=False))
-    assert "not private" in Settings([run()]).name(run(epsilon=math.inf))
-
-
 def test_the_epsilon_of_a_run_is_its_target_and_infinite_without_noise():
     assert epsilon_of(run(epsilon=1.98, target_epsilon=2.0)) == 2.0
     assert epsilon_of(run(epsilon=1.9801)) == 1.981
     assert epsilon_of(run(epsilon=math.inf, target_epsilon=2.0)) == math.inf
     assert epsilon_of(run()) is None
-
-
-def test_mean_and_deviation_by_hand():
-    assert spread([90.0, 92.0, 94.0]) == (92.0, 2.0)
-    assert spread([90.0]) == (90.0, None)
 
 
 def test_the_finest_grouping_that_can_be_read():
@@ -59,8 +49,3 @@ def test_mean_curves_do_not_jump_with_who_is_in_them():
     ]
     assert mean_curve([[], early])[-1] == (2.0, 4.0, None, 1)
     assert mean_curve([]) == []
-
-
-def test_thinning_keeps_the_ends():
-    assert thinned(list(range(100)), 4) == [0, 33, 66, 99]
-    assert thinned([1, 2], 4) == [1, 2]

@@ -100,13 +100,6 @@ def test_metrics_of_several_attempts_are_one_table_without_the_steps_that_were_l
     ]
 
 
-def test_more_than_nine_attempts_stay_in_order(tmp_path):
-    for attempt in range(12):
-        table(tmp_path, "metrics.csv", "step,a", f"{attempt},{attempt}")
-        keep_earlier_metrics(tmp_path)
-    assert [row["a"] for row in read_metrics(tmp_path)] == list(range(12))
-
-
 def test_cells_that_are_empty_or_half_written_are_left_out(tmp_path):
     table(tmp_path, "metrics.csv", "step,a,b", "1,,2.5", "2,3.5,", "3,1e")
     assert read_metrics(tmp_path) == [{"step": 1, "b": 2.5}, {"step": 2, "a": 3.5}, {"step": 3}]

@@ -97,14 +97,6 @@ def test_a_sweep_shows_its_card_and_marks_the_best(sweep):
     assert len(plots) == text.count("<summary>Data of this plot</summary>") == 9
 
 
-def test_a_sweep_still_running_says_how_far_it_is(tmp_path):
-    write_sweep(tmp_path, states=["waiting", "waiting", "failed"])
-    text = html_report(load(tmp_path))
-    assert "15 of 18 finished, 2 waiting, 1 failed" in text
-    assert "RuntimeError: out of memory" in text
-    assert "basic composition" in text
-
-
 def test_what_is_not_private_is_marked(tmp_path):
     write_run(tmp_path / "infinite", epsilon=math.inf, nonprivate=True)
     write_run(tmp_path / "seeded", private=False)

@@ -5,7 +5,7 @@ import pytest
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.reporting.records import locked
-from lightning_gep.reporting.runs import data_name, load, natural, number, parse_overrides, split_job
+from lightning_gep.reporting.runs import data_name, load
 from tests.synthetic_runs import write_run, write_sweep
 
 
@@ -36,14 +36,6 @@ def test_the_states_of_a_sweep(tmp_path):
     assert collection.runs[3].error == "RuntimeError: out of memory"
     assert collection.single is None
     assert collection.sweeps[0].card is None
-
-
-def test_what_is_known_of_a_waiting_job_comes_from_its_name(tmp_path):
-    write_sweep(tmp_path, states=["waiting"])
-    run = load(tmp_path).runs[0]
-    assert (run.mechanism, run.k, run.target_epsilon) == ("gep", 100, 2.0)
-    assert run.epsilon is None
-    assert run.private is None
 
 
 def test_runs_and_sweeps_anywhere_below(tmp_path):
@@ -166,16 +158,3 @@ def test_the_papers_data_sets_are_known_by_the_name_in_their_settings():
         "CIFAR-10",
     ]
     assert data_name({"_target_": features, "name": "cifar10"}) == "features of cifar10"
-
-
-def test_overrides():
-    assert split_job("a=1,b=[2,3],c={x:1,y:2}") == ["a=1", "b=[2,3]", "c={x:1,y:2}"]
-    assert parse_overrides(["+a.b=1", "c=x=y", "~d"]) == {"a.b": "1", "c": "x=y"}
-
-
-def test_numbers_as_json_holds_them():
-    assert [number(value) for value in (1, "inf", "nan", None, True, "x", [])] == [1, math.inf] + [None] * 5
-
-
-def test_natural_order():
-    assert sorted(["job-10", "job-2", "a"], key=natural) == ["a", "job-2", "job-10"]

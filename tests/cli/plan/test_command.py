@@ -16,7 +16,6 @@ from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.cli.plan.command import main
 from lightning_gep.cli.plan.costs import plan_noise
-from lightning_gep.cli.plan.inputs import make_jobs
 from lightning_gep.cli.plan.output import plan_table
 from lightning_gep.cli.plan.page import page
 from lightning_gep.privacy.rounding import rounded_up
@@ -85,21 +84,6 @@ def test_the_same_plan_without_data_and_model(tmp_path):
     assert rows(tmp_path, *overrides) == rows(tmp_path, *overrides, *OWN)
 
 
-def test_known_noise_for_mnist(tmp_path):
-    sizes = ("--records", "60000", "--parameters", "14394", "data.batch_size=1000", "trainer.max_epochs=50")
-    found = rows(
-        tmp_path,
-        *sizes,
-        "privacy.epsilon=2",
-        "privacy.delta=1e-5",
-        "mechanism.split=equal",
-        "privacy.accountant=pld,rdp",
-    )
-    assert [row["steps"] for row in found] == [3000, 3000]
-    assert [row["sigma_embedding"] for row in found] == pytest.approx([2.796, 2.992], rel=1e-3)
-    assert [row["labels"] for row in found] == [{"privacy.accountant": "pld"}, {"privacy.accountant": "rdp"}]
-
-
 def test_commas_range_and_choice_give_every_combination_as_in_hydra(tmp_path):
     arguments = (RDP, "data.batch_size=128,256", "trainer.max_epochs=range(5,15,5)", "mechanism=choice(gep,gp)")
     found = rows(tmp_path, "--multirun", *arguments, *OWN)
@@ -114,18 +98,6 @@ def test_several_devices_share_a_batch(tmp_path):
     assert (row["batch_size"], row["steps"]) == (200, 30 * 7)
     (row,) = rows(tmp_path, RDP, *OWN, "trainer.devices=[0,1]", "+trainer.num_nodes=2", "data.batch_size=100")
     assert row["batch_size"] == 400
-
-
-def test_data_is_read_once_for_all_batch_sizes(monkeypatch):
-    from recipes.data.digits import DigitsDataModule
-
-    setups, setup = [], DigitsDataModule.setup
-    monkeypatch.setattr(DigitsDataModule, "setup", lambda self, stage=None: setups.append(stage) or setup(self, stage))
-    jobs, given = make_jobs(["data.batch_size=64,128,300", "data.seed=0,1"], None, None)
-    assert [job.size.batch_size for job in jobs] == [64, 64, 128, 128, 300, 300]
-    assert {job.size.num_records for job in jobs} == {1257}
-    assert len(setups) == 2
-    assert given == {"data.batch_size": ["64", "128", "300"], "data.seed": ["0", "1"]}
 
 
 def test_epsilon_of_a_given_noise_and_on_the_way(tmp_path, capsys):
@@ -301,25 +273,8 @@ def test_the_table_marks_the_least_of_each_kind_and_says_once_what_is_common():
     assert "N = 1257, p = 6186, ε = 2, δ = 0.0001, accountant = rdp" in " ".join(text.split())
 
 
-def test_noise_of_nothing_is_not_the_least():
-    free = plan_noise(replace(GP, epsilon=None, noise_multiplier=0.0), RunSize(1257, 6186, 256, 10))
-    text = printed([*some_plans(), free], 120)
-    assert "★ 0 " not in text
-    assert text.count("★") == 2
-
-
 def the_page(plans):
     return page(plans, [], lambda *_: None)
-
-
-def test_the_page_is_one_file_without_addresses_to_load_from():
-    text = the_page(some_plans())
-    own = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)  # plotly.js mentions addresses, but loads none
-    assert "://" not in own
-    assert not re.search(r"<(script|img|link|iframe)[^>]+(src|href)=", own)
-    for plan in some_plans():
-        assert f"{plan.noise_per_step:#.4g}" in own
-    assert own.count('class="least"') == 2
 
 
 def test_the_pages_plots_hold_the_numbers():

@@ -5,7 +5,6 @@ import json
 import math
 import platform
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,13 @@ from lightning_gep import RandomLabels
 from lightning_gep.errors import BudgetExhaustedError
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.accounting import epsilon
-from lightning_gep.privacy.card import content
 from lightning_gep.privacy.card.content import RunFacts, run_card
-from lightning_gep.privacy.card.software import git_revision, software
+from lightning_gep.privacy.card.software import git_revision
 from lightning_gep.privacy.ledger import read as read_ledger
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import GP
 from lightning_gep.strategy.callbacks import PrivacyBudget
-from lightning_gep.strategy.run_card import RunCard
-from tests.cards import MECHANISM, SOFTWARE, a_card, account
+from tests.cards import a_card
 from tests.toys import CLASSES, INF, Classifier, loader, records, strategy, trainer
 
 FACTS = RunFacts(mechanism={"k": None}, generator="system", device="cpu", software={})
@@ -188,12 +185,6 @@ def test_with_a_target_the_plan_is_known_at_once():
     guarantee = run_card(PrivacyAccount(plan), FACTS, "training")["guarantee"]
     assert 4.9 < guarantee["epsilon_planned"]["pld"] <= 5.0 < guarantee["epsilon_planned"]["rdp"]
     assert guarantee["target_epsilon"] == 5.0
-
-
-def test_a_plan_without_an_end_has_no_planned_figures():
-    card = run_card(account(planned=None, steps=2), FACTS, "finished")
-    assert card["guarantee"]["epsilon_planned"] is None
-    assert (card["steps"]["counted"], card["steps"]["planned"]) == (2, None)
 
 
 class Fails(Callback):
@@ -387,28 +378,6 @@ def test_a_place_that_cannot_be_written_is_a_warning_and_training_ends_well(tmp_
     assert used.privacy.steps == 4
 
 
-def test_a_failing_accountant_is_a_warning_too(tmp_path, monkeypatch):
-    def spent(account, *, private, ended):
-        return {"pld": 1 / (not ended), "rdp": 0.0}
-
-    monkeypatch.setattr(content, "epsilon_spent", spent)
-    with pytest.warns(UserWarning, match="could not be written .*it is out of date"):
-        fit(tmp_path, strategy(generator="system"), max_steps=2)
-    card = card_in(tmp_path)
-    assert (card["status"], card["steps"]["counted"]) == ("training", 0), "the old card does not claim to be the last"
-
-
-def test_the_card_costs_a_fit_next_to_nothing(tmp_path):
-    spent, facts = [], RunFacts(mechanism=MECHANISM, generator="system", device="cpu", software=SOFTWARE)
-    card = RunCard(tmp_path, account(), facts, pytest.fail)
-    card.start()
-    for _ in range(5):
-        start = time.process_time()
-        card.write()
-        spent.append(time.process_time() - start)
-    assert min(spent) < 0.05
-
-
 # Public data.
 
 
@@ -494,13 +463,6 @@ def test_the_revision_is_that_of_the_working_directory(tmp_path, monkeypatch):
     assert git_revision() == (revision, True)
     monkeypatch.setenv("PATH", "")
     assert git_revision() == (None, None)
-
-
-def test_versions_are_those_installed(tmp_path):
-    found = software()
-    assert found["torch"] == torch.__version__.partition("+")[0] or found["torch"] == torch.__version__
-    assert found["python"] == platform.python_version()
-    assert all(found[name] for name in ("lightning_gep", "lightning", "opacus", "dp_accounting"))
 
 
 class ProvesNothing(PrivacyAccount):

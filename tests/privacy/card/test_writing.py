@@ -1,8 +1,6 @@
 """Cards on disk: whose they are, what replaces them, and the card of a sweep."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -27,26 +25,6 @@ def test_json_and_page_are_written_whole(tmp_path):
     assert names(tmp_path / "new" / "place") == ["privacy_card.html", "privacy_card.json"]
     written = read_card(tmp_path / "new" / "place")
     assert written == a_card() | {"written": written["written"], "headline": headline(written)}
-
-
-def test_a_run_replaces_its_own_card(tmp_path):
-    write_card(tmp_path, a_card(status="training", steps=3))
-    write_card(tmp_path, a_card(steps=5))
-    assert names(tmp_path) == ["privacy_card.html", "privacy_card.json"]
-    assert read_card(tmp_path)["steps"]["counted"] == 5
-
-
-@pytest.mark.parametrize("status", ["finished", "stopped", "training"])
-def test_another_runs_card_is_kept_under_its_name(tmp_path, status):
-    write_card(tmp_path, a_card(ONE, status))
-    page = (tmp_path / "privacy_card.html").read_text()
-    write_card(tmp_path, a_card(OTHER))
-    assert names(tmp_path) == [
-        f"privacy_card-{ONE}.html", f"privacy_card-{ONE}.json", "privacy_card.html", "privacy_card.json",
-    ]  # fmt: skip
-    assert json.loads((tmp_path / f"privacy_card-{ONE}.json").read_text())["run_id"] == ONE
-    assert (tmp_path / f"privacy_card-{ONE}.html").read_text() == page
-    assert read_card(tmp_path)["run_id"] == OTHER
 
 
 def test_runs_that_take_turns_have_one_card_each_and_the_newest(tmp_path):
@@ -115,14 +93,6 @@ def test_a_run_that_goes_on_keeps_what_a_sweep_counted_and_marks_it(tmp_path):
         assert found == selection | {"complete": False, "explanation": selection["explanation"] + CONTINUED}
 
 
-def test_a_card_that_never_started_is_never_written(tmp_path):
-    facts = RunFacts(mechanism=MECHANISM, generator="system", device="cpu", software=SOFTWARE)
-    card = RunCard(tmp_path, account(), facts, pytest.fail)
-    card.write()
-    card.end()
-    assert names(tmp_path) == []
-
-
 def test_the_card_of_a_sweep(tmp_path):
     cards = {"privacy.epsilon=2,seed=0": a_card(ONE), "privacy.epsilon=8,seed=0": a_card(OTHER, sigma=1.0, steps=50)}
     selection = selection_of(*cards.values())
@@ -171,9 +141,3 @@ def test_the_place_of_a_card(tmp_path):
     assert card_directory([object(), Callback(None), Callback(there)], tmp_path) == there
     assert card_directory([], str(tmp_path)) == tmp_path
     assert card_directory([Callback("s3://bucket/x")], tmp_path) == tmp_path
-
-
-def test_cards_and_costs_need_no_torch():
-    names = "lightning_gep.privacy.card.writing, lightning_gep.privacy.selection"
-    script = f"import sys; import {names}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
