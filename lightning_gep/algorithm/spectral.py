@@ -176,7 +176,6 @@ class TrackedSpectrum(Subspace):
         self.decay, self.floor, self.precondition, self.rate = decay, floor, precondition, rate
         self._sides = sides
         self._spectra: list[TensorSpectrum] = []
-        self._weight = 0.0
 
     def _refresh(self, step: int, anchors: Anchors) -> Basis | None:
         kept = self.decay ** max(1, step - self._refreshed_at)
