@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-import torchmetrics
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
+from torchmetrics.classification import MulticlassAccuracy
 
 N, FEATURES, CLASSES, WORDS, LENGTH = 6, 5, 3, 11, 4
 
@@ -71,6 +71,33 @@ def calls_item(module: Any, batch: Any) -> Tensor:
     return loss
 
 
+def logs_metric(module: Any, batch: Any) -> Tensor:
+    logits = module(batch[0])
+    module.accuracy(logits, batch[1])
+    return F.cross_entropy(logits, batch[1])
+
+
+def collects_outputs(module: Any, batch: Any) -> Tensor:
+    loss = cross_entropy(module, batch)
+    module.outputs.append(loss.detach())
+    return loss
+
+
+def past_the_module_tree(module: Any) -> None:
+    """The loss reaches a weight through a plain function."""
+    weight = module.network[0].weight
+    module.penalty = lambda: weight.square().sum()
+
+
+def recurrent(layer: nn.Module) -> Apply:
+    return Apply(lambda output: output[0], layer)
+
+
+def time_first() -> nn.Sequential:
+    """A layer that sees (time, batch, features), here with as many times as records."""
+    return nn.Sequential(Apply(lambda x: x.transpose(0, 1)), nn.Linear(8, 8), Apply(lambda x: x.tanh().transpose(0, 1)))
+
+
 def branches(module: Any, batch: Any) -> Tensor:
     rows = [row * 2 if row.sum() > 0 else row for row in module(batch[0])]
     return F.cross_entropy(torch.stack(rows), batch[1])
@@ -94,29 +121,6 @@ def weights_without_their_layer(module: Any, batch: Any) -> Tensor:
     return F.cross_entropy(last(tanh(F.linear(batch[0], first.weight.tanh(), first.bias))), batch[1])
 
 
-class LogsMetric(Classifier):
-    def __init__(self) -> None:
-        super().__init__()
-        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=CLASSES)
-
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        x, y = batch
-        logits = self(x)
-        self.accuracy(logits, y)
-        return F.cross_entropy(logits, y)
-
-
-class CollectsOutputs(Classifier):
-    def __init__(self) -> None:
-        super().__init__()
-        self.outputs: list[Tensor] = []
-
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        loss = super().training_step(batch, batch_index)
-        self.outputs.append(loss.detach())
-        return loss
-
-
 class Inputs(NamedTuple):
     left: Tensor
     right: Tensor
@@ -130,18 +134,6 @@ class SeveralInputs(LightningModule):
     def training_step(self, batch: Any, batch_index: int) -> Tensor:
         inputs, y, scale = batch
         return F.cross_entropy(scale * self.left(inputs.left) * self.right(inputs.right), y)
-
-
-class WeightsOutsideTheTree(Classifier):
-    """The loss reaches a weight through a plain function, past the module tree."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        weight = self.network[0].weight
-        self.penalty = lambda: weight.square().sum()
-
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        return super().training_step(batch, batch_index) + 0.01 * self.penalty()
 
 
 class FrozenBatchNorm(Classifier):
@@ -169,15 +161,6 @@ class LanguageModel(LightningModule):
         return F.cross_entropy(logits.transpose(1, 2), batch, reduction="none").mean(dim=1).mean()
 
 
-class Recurrent(nn.Module):
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x)[0]
-
-
 class SelfAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -185,17 +168,6 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.attention(x, x, x, need_weights=False)[0]
-
-
-class TimeFirst(nn.Module):
-    """A layer that sees (time, batch, features), here with as many times as records."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.transpose(0, 1)).tanh().transpose(0, 1)
 
 
 class Autoencoder(LightningModule):
@@ -282,18 +254,18 @@ ZOO: dict[str, Case] = {
     "LayerNorm": Case(lambda: Classifier(nn.Sequential(nn.LayerNorm(FEATURES), mlp()))),
     "PReLU": Case(lambda: Classifier(mlp(nn.PReLU()))),
     "Embedding": Case(lambda: LanguageModel(nn.Tanh()), text()),
-    "nn.LSTM": Case(lambda: LanguageModel(Recurrent(nn.LSTM(8, 8, batch_first=True))), text()),
+    "nn.LSTM": Case(lambda: LanguageModel(recurrent(nn.LSTM(8, 8, batch_first=True))), text()),
     "nn.LSTM with dropout": Case(
-        lambda: LanguageModel(Recurrent(nn.LSTM(8, 8, 2, dropout=0.3, batch_first=True))), text(), random=True
+        lambda: LanguageModel(recurrent(nn.LSTM(8, 8, 2, dropout=0.3, batch_first=True))), text(), random=True
     ),
-    "nn.GRU": Case(lambda: LanguageModel(Recurrent(nn.GRU(8, 8, batch_first=True))), text()),
+    "nn.GRU": Case(lambda: LanguageModel(recurrent(nn.GRU(8, 8, batch_first=True))), text()),
     "nn.MultiheadAttention": Case(lambda: LanguageModel(SelfAttention()), text()),
     "nn.TransformerEncoder": Case(
         lambda: LanguageModel(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)),
         text(),
         random=True,
     ),
-    "layers that see time first": Case(lambda: LanguageModel(TimeFirst()), text(N)),
+    "layers that see time first": Case(lambda: LanguageModel(time_first()), text(N)),
     "Dropout": Case(lambda: Classifier(nn.Sequential(nn.Dropout(0.2), mlp(), nn.Dropout(0.2))), random=True),
     "F.dropout": Case(
         lambda: Steps(lambda m, b: cross_entropy(m, (F.dropout(b[0], 0.3, m.training), b[1]))), random=True
@@ -311,10 +283,14 @@ ZOO: dict[str, Case] = {
     ),
     "weights used without their layer": Case(lambda: Steps(weights_without_their_layer)),
     "L2 term in the loss": Case(lambda: Steps(penalised)),
-    "weights reached past the module tree": Case(WeightsOutsideTheTree),
-    "torchmetrics in training_step": Case(LogsMetric),
+    "weights reached past the module tree": Case(
+        lambda: Steps(lambda m, b: cross_entropy(m, b) + 0.01 * m.penalty(), past_the_module_tree)
+    ),
+    "torchmetrics in training_step": Case(
+        lambda: Steps(logs_metric, lambda m: m.add_module("accuracy", MulticlassAccuracy(CLASSES)))
+    ),
     ".item() in training_step": Case(lambda: Steps(calls_item)),
-    "outputs collected in a list": Case(CollectsOutputs),
+    "outputs collected in a list": Case(lambda: Steps(collects_outputs, lambda m: setattr(m, "outputs", []))),
     "branches on values": Case(lambda: Steps(branches)),
     "dict batch": Case(lambda: Steps(lambda m, b: cross_entropy(m, (b["x"], b["label"]["y"]))), dict_batch),
     "tuple batch, several inputs": Case(SeveralInputs, several_inputs),

@@ -1,8 +1,9 @@
-"""Peak memory of one step above the baseline after setup, in MB; run in its own process by strategy/test_memory.py.
+"""Peak memory of one step above the baseline, in MB; run in its own process by strategy/test_memory.py.
 
-python -m tests.memory_probe stream|hold tracked|power ANCHORS RECORDS
+python -m tests.memory_probe stream,tracked,ANCHORS,RECORDS hold,power,ANCHORS,RECORDS ...
 """
 
+import os
 import re
 import resource
 import sys
@@ -16,7 +17,7 @@ from lightning_gep.algorithm.subspace import PowerSubspace
 from lightning_gep.algorithm.tracked import TrackedSubspace
 from lightning_gep.privacy.release import GEP
 
-SIZES, QUOTAS = (464, 14_112, 51_648, 205_696, 650), (2, 8, 16, 32, 2)  # ResNet20's groups, k = 60
+SIZES, QUOTAS = (232, 7_056, 25_824, 102_848, 325), (2, 8, 16, 32, 2)  # half of ResNet20, in its groups; k = 60
 MICROBATCH = 25
 torch.set_num_threads(1)
 POOL = torch.randn(sum(SIZES) + 331 * MICROBATCH)
@@ -62,16 +63,19 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
 
 
-def main(how, source, anchors, records):
-    def subspace():
-        tracked = TrackedSubspace(SIZES, QUOTAS, num_anchors=anchors)
-        return tracked if source == "tracked" else PowerSubspace(SIZES, QUOTAS)
-
+def measure(how, source, anchors, records):
+    tracked, power = TrackedSubspace(SIZES, QUOTAS, num_anchors=anchors), PowerSubspace(SIZES, QUOTAS)
     next(gradients(MICROBATCH))
     baseline = peak()
-    {"stream": stream, "hold": hold}[how](anchors, records, subspace())
-    print(peak() - baseline)
+    {"stream": stream, "hold": hold}[how](anchors, records, tracked if source == "tracked" else power)
+    print(peak() - baseline, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    for job in sys.argv[1:]:
+        how, source, anchors, records = job.split(",")
+        # A child each: its peak begins at what is held now, whatever was held before.
+        if (child := os.fork()) == 0:
+            measure(how, source, int(anchors), int(records))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0

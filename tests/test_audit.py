@@ -165,6 +165,7 @@ def check_steady(noise: Tensor) -> None:
             assert abs(float(some.sum())) < 7 * len(some) ** 0.5, f"some releases are shifted, every {period} steps"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_a_canary_shows_as_much_as_is_claimed_and_no_more(tmp_path, name):
     included, left_out = (audited(tmp_path, canary=canary, **MECHANISMS[name]) for canary in (True, False))
@@ -198,6 +199,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.distributed
 def test_two_processes_release_every_record_once_and_the_noise_of_one(tmp_path):
     """Nothing is seeded: with a seed all processes draw the same noise, and shares of it add up to what they should."""
     (tmp_path / "run.py").write_text(IN_TWO_PROCESSES)

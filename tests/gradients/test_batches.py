@@ -52,25 +52,19 @@ def test_the_number_of_records(name: str) -> None:
 
 
 def test_records_stay_aligned_in_every_part() -> None:
-    batch = {"pair": pair(), "id": list("abcde"), "tags": tuple("vwxyz"), "array": np.arange(5), "epoch": 3}
-    some = take(batch, [3, 0, 3])
+    scale, example = torch.tensor(2.0), Example(torch.arange(5), list("abcde"), weight=0.5)
+    batch = {"pair": pair(), "tags": tuple("vwxyz"), "array": np.arange(5), "epoch": 3, "scale": scale, "none": None}
+    some = take({**batch, "id": list("abcde"), "example": example}, [3, 0, 3])
     assert isinstance(some["pair"], Pair)
     assert some["pair"].left.tolist() == [3, 0, 3]
     assert some["pair"].right.tolist() == [[6.0, 7.0], [0.0, 1.0], [6.0, 7.0]]
     assert some["id"] == ["d", "a", "d"]
     assert some["tags"] == ("y", "v", "y")
     assert some["array"].tolist() == [3, 0, 3]
-    assert some["epoch"] == 3
-
-
-def test_a_slice_of_every_part() -> None:
-    batch = Example(torch.arange(5), list("abcde"), weight=0.5)
-    some = take(batch, slice(1, 3))
-    assert isinstance(some, Example)
-    assert some.image.tolist() == [1, 2]
-    assert some.names == ["b", "c"]
-    assert some.weight == 0.5
-    assert batch.image.tolist() == list(range(5)), "the batch itself is not changed"
+    assert (some["example"].image.tolist(), some["example"].names) == ([3, 0, 3], ["d", "a", "d"])
+    assert (some["epoch"], some["none"], some["example"].weight) == (3, None, 0.5)
+    assert some["scale"] is scale
+    assert example.names == list("abcde"), "the batch itself is not changed"
 
 
 @pytest.mark.parametrize("kind", [dict, OrderedDict, lambda items: defaultdict(list, items)])
@@ -80,14 +74,6 @@ def test_mappings_keep_their_type(kind: Any) -> None:
     assert type(some) is type(batch)
     assert some["x"].tolist() == [1]
     assert batch["x"].tolist() == [0, 1, 2, 3]
-
-
-def test_values_without_a_record_are_kept_as_they_are() -> None:
-    scale = torch.tensor(2.0)
-    some = take({"x": torch.arange(4), "scale": scale, "mode": "train", "nothing": None}, slice(0, 1))
-    assert some["scale"] is scale
-    assert some["mode"] == "train"
-    assert some["nothing"] is None
 
 
 @pytest.mark.parametrize(("n", "size", "sizes"), [(5, 2, [2, 2, 1]), (4, 2, [2, 2]), (3, 8, [3]), (0, 2, [])])

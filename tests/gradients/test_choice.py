@@ -1,22 +1,14 @@
 """Which backend is chosen, what is said about it, and that choosing leaves no trace."""
 
-import ast
-import contextlib
-import random
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from torch import Tensor
 
-import lightning_gep.gradients as gradients_package
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import choose_backend
-from tests.gradients.test_backends import fingerprint
-from tests.gradients_zoo import ZOO, Classifier, CollectsOutputs, LogsMetric, loss_of
+from tests.gradients_zoo import ZOO, Classifier, loss_of
 
 
 def choose(name: str, how: str = "auto") -> Any:
@@ -72,44 +64,6 @@ def test_an_unknown_backend_is_refused() -> None:
         choose("Linear", "vmap")
 
 
-@pytest.mark.parametrize("how", ["functional", "hooks"])
-@pytest.mark.parametrize("name", ZOO)
-def test_choosing_leaves_the_module_and_the_random_states_alone(name: str, how: str) -> None:
-    module, batch = ZOO[name].build()
-    parts = list(module.modules())
-    parts[-1].eval()
-    parameters = list(module.parameters())
-    parameters[0].grad = torch.ones_like(parameters[0])
-    before, states = fingerprint(module), random_states()
-    with contextlib.suppress(ConfigurationError):
-        choose_backend(module, loss_of(module), ParameterGroups.from_module(module), batch, how)
-    assert fingerprint(module) == before
-    assert random_states() == states
-    assert torch.get_default_dtype() == torch.float32
-    module.zero_grad()
-    module.training_step(batch, 0).backward()
-    assert all(p.grad is None or p.grad.dtype == p.dtype for p in module.parameters())
-
-
-def random_states() -> Any:
-    return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
-
-
-def test_metrics_and_collected_outputs_do_not_see_the_public_batch() -> None:
-    metric, batch = LogsMetric(), ZOO["Linear"].build()[1]
-    metric.training_step(batch, 0)
-    value, count = metric.accuracy.compute(), metric.accuracy._update_count
-    choose_backend(metric, loss_of(metric), ParameterGroups.from_module(metric), batch)
-    assert metric.accuracy._update_count == count
-    assert torch.equal(metric.accuracy.compute(), value)
-
-    collects = CollectsOutputs()
-    outputs = collects.outputs
-    choose_backend(collects, loss_of(collects), ParameterGroups.from_module(collects), batch)
-    assert collects.outputs is outputs
-    assert outputs == []
-
-
 def test_an_error_of_the_users_own_is_passed_on() -> None:
     class Broken(Classifier):
         def training_step(self, batch: Any, batch_index: int) -> Tensor:
@@ -118,14 +72,3 @@ def test_an_error_of_the_users_own_is_passed_on() -> None:
     module = Broken()
     with pytest.raises(KeyError, match="label"):
         choose_backend(module, loss_of(module), ParameterGroups.from_module(module), ZOO["Linear"].build()[1])
-
-
-@pytest.mark.parametrize(
-    "file", sorted(Path(gradients_package.__file__).parent.glob("*.py")), ids=lambda file: file.stem
-)
-def test_only_the_hooks_know_opacus_and_nothing_knows_lightning(file: Path) -> None:
-    statements = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-    names = {node.module or "" for node in statements if isinstance(node, ast.ImportFrom)}
-    packages = {name.split(".")[0] for name in names}
-    assert not {"lightning", "pytorch_lightning", "lightning_fabric"} & packages
-    assert ("opacus" in packages) == (file.stem == "hooks")

@@ -8,7 +8,7 @@ from torch.nn import functional as F  # noqa: N812
 from lightning_gep.algorithm.basis import Basis
 from lightning_gep.algorithm.gep import Sums
 from lightning_gep.algorithm.groups import ParameterGroups
-from lightning_gep.gradients import choose_backend, microbatches
+from lightning_gep.gradients import microbatches
 from lightning_gep.gradients.batches import take
 from lightning_gep.gradients.functional import FunctionalGradients
 from lightning_gep.gradients.loop import LoopGradients
@@ -107,16 +107,3 @@ def test_the_loss_never_sees_more_records_than_are_differentiated_together(backe
     used(batch_of(10))
     assert len(seen) == {"functional": 3, "hooks": 3, "loop": 10}[backend.name]
     assert max(seen) <= 4
-
-
-def test_half_precision_gradients_are_widened_in_chunks_too():
-    module = Zoo(nn.Linear(FEATURES, 3)).bfloat16()
-
-    def loss(batch):
-        return F.cross_entropy(module(batch[0].bfloat16()).float(), batch[1])
-
-    used, batch = choose_backend(module, loss, ParameterGroups.from_module(module), batch_of(8)), batch_of(9)
-    whole = used(batch)
-    used.largest_chunk = 2
-    assert used(batch).dtype == whole.dtype == torch.float32
-    torch.testing.assert_close(used(batch), whole, rtol=0.02, atol=0.02)

@@ -113,15 +113,12 @@ def seeded_generator():
 RANDOM = {
     "dropout": (WithDropout, everything()),
     "augmentation by torch": (Seeds, everything(Augmented(lambda: torch.rand(1)))),
-    "augmentation by numpy": (Seeds, everything(Augmented(np.random.rand))),
-    "augmentation by python": (Seeds, everything(Augmented(random.random))),
     "augmentation in a worker": (
         Seeds,
         lambda: everything(Augmented(lambda: torch.rand(1)), num_workers=1, generator=seeded_generator())(),
     ),
     "a generator of NumPy that the module holds": (HasNumpys, everything()),
     "a generator of torch that the module holds": (HasTorchs, everything()),
-    "augmentation on the device": (AugmentsOnTheDevice, everything()),
     "augmentation on the device, of what workers read": (AugmentsOnTheDevice, everything(num_workers=1)),
 }
 

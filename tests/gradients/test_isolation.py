@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import choose_backend
-from tests.gradients_zoo import CLASSES, FEATURES, Autoencoder, Classifier, MixedPrecision, loss_of, mlp, text
+from tests.gradients_zoo import CLASSES, FEATURES, Autoencoder, Classifier, loss_of, mlp, text
 from tests.gradients_zoo import N as RECORDS
 
-EVERY_WAY = pytest.mark.parametrize("how", ["auto", "functional", "hooks", "loop"])
+EVERY_WAY = pytest.mark.parametrize("how", ["auto", "hooks"])
 
 
 def batch_of(n: int = RECORDS) -> tuple[Tensor, Tensor]:
@@ -39,8 +39,8 @@ def loss(function: Callable[[Tensor, Tensor], Tensor], network: nn.Module | None
     return Custom(network)
 
 
-def with_batch_norm(*more: nn.Module, **settings: Any) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(FEATURES, 7), nn.BatchNorm1d(7, **settings), *more, nn.Tanh(), nn.Linear(7, CLASSES))
+def with_batch_norm(**settings: Any) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(FEATURES, 7), nn.BatchNorm1d(7, **settings), nn.Tanh(), nn.Linear(7, CLASSES))
 
 
 def contrastive(z: Tensor, y: Tensor) -> Tensor:
@@ -70,11 +70,6 @@ class OverWords(LightningModule):
         return F.cross_entropy(self.network(batch).transpose(1, 2), batch, ignore_index=0)
 
 
-class MixedBatchNorm(MixedPrecision):
-    def __init__(self) -> None:
-        super().__init__(with_batch_norm())
-
-
 class MovesFrozenParameter(Classifier):
     def __init__(self) -> None:
         super().__init__()
@@ -96,13 +91,12 @@ class Remembers(Classifier):
 
 
 class ReentrantCheckpoint(Classifier):
-    def __init__(self, first: nn.Module) -> None:
-        super().__init__(nn.ModuleList([first, mlp(), nn.Linear(CLASSES, CLASSES)]))
+    def __init__(self) -> None:
+        super().__init__(nn.ModuleList([mlp(), nn.Linear(CLASSES, CLASSES)]))
 
     def forward(self, x: Tensor) -> Tensor:
-        first, middle, last = self.network
-        start = first(x)
-        return last(checkpoint(middle, start if start.requires_grad else start.requires_grad_(), use_reentrant=True))
+        first, last = self.network
+        return last(checkpoint(first, x.requires_grad_(), use_reentrant=True))
 
 
 def padded() -> Tensor:
@@ -121,8 +115,6 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
         r"not a mean over the records.*Average every term",
     ),
     "BatchNorm": (lambda: Classifier(with_batch_norm()), NORM),
-    "BatchNorm with dropout": (lambda: Classifier(with_batch_norm(nn.Dropout(0.5))), NORM),
-    "BatchNorm in bf16": (MixedBatchNorm, NORM),
     "BatchNorm without running statistics": (
         lambda: Classifier(with_batch_norm(track_running_stats=False)).eval(),
         NORM,
@@ -149,8 +141,7 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
     "several losses": (lambda: loss(lambda z, y: torch.zeros(3)), r"shape \(3,\).*Return one number"),
     "nothing depends on weights": (lambda: loss(lambda z, y: 0.0 * z.sum()), "gradient of every public record is zero"),
     # Without a parameter before it, autograd gives no gradient for what is checkpointed, and no error either.
-    "silent reentrant checkpoint": (lambda: ReentrantCheckpoint(nn.Identity()), "use_reentrant=False"),
-    "reentrant checkpoint": (lambda: ReentrantCheckpoint(nn.Linear(FEATURES, FEATURES)), "use_reentrant=False"),
+    "reentrant checkpoint": (ReentrantCheckpoint, "use_reentrant=False"),
 }
 
 
@@ -186,7 +177,7 @@ def test_one_public_record_is_too_few() -> None:
         choose(Classifier(), batch_of(1))
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 40])
+@pytest.mark.parametrize("n", [2, 5])
 def test_any_number_of_records_from_two_on_will_do(n: int) -> None:
     assert choose(Classifier(), batch_of(n)).name == "functional"
     for mixing in (Classifier(with_batch_norm()), loss(contrastive)):

@@ -73,28 +73,6 @@ def test_without_the_strategy_they_say_so(tmp_path, callback):
         fit.fit(Classifier(), loader())
 
 
-def test_metrics_of_torchmetrics_inside_training_step_work(tmp_path):
-    from torchmetrics.classification import MulticlassAccuracy
-
-    class WithMetric(Classifier):
-        def __init__(self):
-            super().__init__()
-            self.accuracy = MulticlassAccuracy(3)
-
-        def training_step(self, batch, batch_idx):
-            x, y = batch
-            self.accuracy(self(x), y)
-            self.log("train/accuracy", self.accuracy, on_step=False, on_epoch=True)
-            return torch.nn.functional.cross_entropy(self(x), y)
-
-    for log_nonprivate in (False, True):
-        fit = trainer(tmp_path, strategy(log_nonprivate=log_nonprivate), max_steps=5)
-        fit.fit(WithMetric(), loader())
-        assert fit.strategy.privacy.steps == 5
-        assert ("nonprivate/train/accuracy" in fit.callback_metrics) is log_nonprivate
-        assert "train/accuracy" not in fit.callback_metrics
-
-
 class LogsAtTheEndOfAnEpoch(Classifier):
     """The usual pattern: training_step keeps what it computed, a later hook logs it."""
 
@@ -135,6 +113,7 @@ def test_what_later_hooks_and_callbacks_log_in_training_is_dropped_with_a_notice
     assert {name for name in fit.callback_metrics if not name.startswith("privacy/")} == {"val/accuracy"}
     for name, hook in {"epoch_loss": "on_train_epoch_end", "sum": "on_train_batch_end"}.items():
         assert caplog.text.count(f"{hook} logs {name} in training, which may depend on private records") == 1
+    assert "training_step writes to losses. After every step it runs once more on a few public" in caplog.text
 
 
 def test_or_passed_on_under_a_name_that_says_so(tmp_path):
@@ -146,8 +125,9 @@ def test_or_passed_on_under_a_name_that_says_so(tmp_path):
     assert {"epoch_loss", "losses", "sum", "count", "train/loss"} <= set(card["logs"]["left_unprotected"])
 
 
-@pytest.mark.parametrize("log_nonprivate", [False, True])
-@pytest.mark.parametrize("decider", [EarlyStopping, lambda name: ModelCheckpoint(monitor=name)])
+@pytest.mark.parametrize(
+    ("decider", "log_nonprivate"), [(EarlyStopping, True), (lambda name: ModelCheckpoint(monitor=name), False)]
+)
 def test_nothing_decides_by_what_later_hooks_log(tmp_path, decider, log_nonprivate):
     with pytest.raises(ConfigurationError, match=r"monitors 'epoch_loss', which is computed from private records"):
         trainer(
@@ -183,13 +163,12 @@ class LogsPastLightning(Classifier):
         return loss
 
 
-@pytest.mark.parametrize("gradients", ["hooks", "loop"])
-def test_what_training_step_gives_to_the_logger_itself_does_not_reach_it(tmp_path, gradients):
-    _, names = logs_of(tmp_path, LogsPastLightning(), gradients=gradients)
+def test_what_training_step_gives_to_the_logger_itself_does_not_reach_it(tmp_path):
+    _, names = logs_of(tmp_path, LogsPastLightning())
     assert names == {"epoch", "step", "val/accuracy"}
 
 
-@pytest.mark.parametrize("name", ["performance/train_loss", "privacy/loss", "nonprivate/loss"])
+@pytest.mark.parametrize("name", ["performance/train_loss", "privacy/loss"])
 def test_a_name_like_our_own_is_no_pass(tmp_path, name):
     class Disguised(Classifier):
         def on_train_epoch_end(self):
@@ -200,16 +179,6 @@ def test_a_name_like_our_own_is_no_pass(tmp_path, name):
     callbacks = [ModelCheckpoint(monitor=name)]
     with pytest.raises(ConfigurationError, match=f"monitors '{name}'"):
         trainer(tmp_path, strategy(), callbacks=callbacks, enable_checkpointing=True).fit(Disguised(), loader())
-
-
-def test_it_is_said_where_training_step_keeps_values_and_of_which_records(tmp_path, caplog):
-    with caplog.at_level("INFO", logger="lightning.pytorch"):
-        logs_of(tmp_path, LogsAtTheEndOfAnEpoch())
-    assert "training_step writes to losses. After every step it runs once more on a few public" in caplog.text
-    caplog.clear()
-    with caplog.at_level("INFO", logger="lightning.pytorch"):
-        logs_of(tmp_path / "nothing", Classifier())
-    assert "keeps values" not in caplog.text
 
 
 def test_after_a_failure_between_microbatches_the_loggers_are_those_of_the_user(tmp_path, monkeypatch):

@@ -1,11 +1,8 @@
 """Batches on their way to training_step: empty ones, and those of a list of loaders."""
 
-import copy
-import pickle
-
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningDataModule
+from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Subset, SubsetRandomSampler
 
 from lightning_gep.errors import ConfigurationError
@@ -47,31 +44,17 @@ def test_transfer_hooks_get_no_empty_batch(tmp_path, module, data):
     torch.testing.assert_close(weights(trained), weights(expected), rtol=0, atol=1e-5)
 
 
-class Copies(Callback):
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.made = [pickle.loads(pickle.dumps(pl_module.cpu())), copy.deepcopy(pl_module)]
-
-
-def test_copies_and_the_module_after_a_fit_have_their_own_hooks(tmp_path):
-    module, copies = Doubles(torch.optim.SGD), Copies()
-    module.make_optimizer = torch.optim.Adam
-    trainer(tmp_path, strategy(mechanism="gp"), max_steps=1, callbacks=[copies]).fit(module, loader())
-    assert "_on_before_batch_transfer" not in vars(module)
-    for made in copies.made:
-        assert made._on_before_batch_transfer.__self__ is made
-
-
 class InAList(Classifier):
     def training_step(self, batch, batch_idx):
         ((x, y),) = batch
         return super().training_step((x, y), batch_idx)
 
 
-@pytest.mark.parametrize("batch_size", [1, 12])
-def test_a_list_of_one_loader_trains_as_in_lightning(tmp_path, batch_size):
+def test_a_list_of_one_loader_trains_as_in_lightning(tmp_path):
+    """Empty batches, too: of batches of one expected record a third are empty."""
     module = InAList()
-    trainer(tmp_path, strategy(**EXACT), max_steps=10).fit(module, [loader(batch_size=batch_size)])
-    expected = plain_training(Classifier(), 10, batch_size=batch_size, dtype=torch.float32)
+    trainer(tmp_path, strategy(**EXACT), max_steps=10).fit(module, [loader(batch_size=1)])
+    expected = plain_training(Classifier(), 10, batch_size=1, dtype=torch.float32)
     torch.testing.assert_close(weights(module), weights(expected), rtol=0, atol=1e-5)
 
 
@@ -87,10 +70,10 @@ def test_a_subset_sampler_is_a_subset(tmp_path):
     ):
         used, module = strategy(aux_dataloader=public_loader), Classifier()
         torch.manual_seed(0)
-        trainer(tmp_path / str(len(made)), used, max_epochs=3).fit(module, data)
+        trainer(tmp_path / str(len(made)), used, max_epochs=1).fit(module, data)
         made.append((weights(module), used.privacy.plan.num_records, used.privacy.plan.sample_rate, used.privacy.steps))
     torch.testing.assert_close(made[0][0], made[1][0], rtol=0, atol=0)
-    assert made[0][1:] == made[1][1:] == (20, 0.25, 12)
+    assert made[0][1:] == made[1][1:] == (20, 0.25, 4)
 
 
 def test_subset_samplers_hold_out_records(tmp_path):

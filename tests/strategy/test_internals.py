@@ -8,18 +8,6 @@ from lightning_gep.strategy import internals
 from tests.toys import Classifier, loader, strategy, trainer
 
 
-class Doubles(Classifier):
-    def on_before_batch_transfer(self, batch, dataloader_idx):
-        return [2 * part for part in batch]
-
-
-class DoublesInADataModule(LightningDataModule):
-    on_before_batch_transfer = Doubles.on_before_batch_transfer
-
-    def train_dataloader(self):
-        return loader()
-
-
 class Spy(Classifier):
     """Asks everything during a fit."""
 
@@ -30,32 +18,29 @@ class Spy(Classifier):
         self.attached = internals.attached_trainer(self) is self.trainer
         self.results = internals.logged_results(self.trainer).callback_metrics
 
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch[0] if self.in_list else batch, batch_idx)
 
-@pytest.mark.parametrize(("data", "in_list"), [(loader, False), (lambda: [loader()], True)])
-def test_what_is_asked_during_a_fit(tmp_path, data, in_list):
-    class Module(Spy, Doubles):
-        def training_step(self, batch, batch_idx):
-            return super().training_step(batch[0] if in_list else batch, batch_idx)
 
-        def on_before_batch_transfer(self, batch, dataloader_idx):
-            return [2 * part for part in batch] if len(batch) == 1 and not in_list else batch
+class Data(LightningDataModule):
+    def train_dataloader(self):
+        return loader()
 
-    module = Module()
-    trainer(tmp_path, strategy(mechanism="gp"), max_steps=1).fit(module, data())
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        return [2 * part for part in batch] if len(batch) == 1 else batch
+
+
+@pytest.mark.parametrize("in_list", [False, True])
+def test_what_is_asked_during_a_fit(tmp_path, in_list):
+    module = Spy()
+    module.in_list = in_list
+    fit = trainer(tmp_path, strategy(mechanism="gp"), max_steps=1)
+    fit.fit(module, [loader()] if in_list else Data())
     assert module.in_list == in_list
     assert module.hook == "on_train_start"
     assert module.attached
     assert module.results == {}
-    assert float(module.doubled[0]) == (1.0 if in_list else 2.0)
-
-
-def test_the_transfer_hook_of_a_datamodule_is_found(tmp_path):
-    module = Spy()
-    fit = trainer(tmp_path, strategy(mechanism="gp", gradients="loop"), max_steps=1)
-    data = DoublesInADataModule()
-    data.on_before_batch_transfer = lambda batch, dataloader_idx: [2 * p for p in batch] if len(batch) == 1 else batch
-    fit.fit(module, data)
-    assert float(module.doubled[0]) == 2.0
+    assert float(module.doubled[0]) == (1.0 if in_list else 2.0), "the hook of the datamodule is found"
 
 
 def test_outside_a_fit_there_is_no_trainer_and_no_hook():

@@ -36,6 +36,7 @@ def in_ledger(tmp_path):
     return len(read(path).releases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before ledger", "after ledger", "before noise", "after noise", "after update"])
 def test_a_kill_at_any_point_of_a_step_never_hides_a_release(tmp_path, moment):
     child = start(tmp_path, kill_at=3, moment=moment)
@@ -50,10 +51,11 @@ def test_a_kill_at_any_point_of_a_step_never_hides_a_release(tmp_path, moment):
     assert used.privacy.steps >= draws + 2
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments_never_hide_a_release(tmp_path):
     """One run, killed over and over and resumed each time from its newest checkpoint."""
     chance, during = random.Random(0), 0
-    for attempt in range(22):
+    for attempt in range(11):
         before = witnessed(tmp_path) if attempt else 0
         newest = max((tmp_path / "all").glob("step=*.ckpt"), key=os.path.getmtime, default=None) if attempt else None
         child = start(tmp_path, checkpoint=newest)
@@ -69,7 +71,7 @@ def test_kills_at_random_moments_never_hide_a_release(tmp_path):
         during += before < witnessed(tmp_path) < 400 * (attempt + 1)
         if (tmp_path / "privacy").exists():
             assert in_ledger(tmp_path) >= witnessed(tmp_path)
-    assert during >= 15, "most kills have to land between the first and the last step"
+    assert during >= 7, "most kills have to land between the first and the last step"
     newest = max((tmp_path / "all").glob("step=*.ckpt"), key=os.path.getmtime)
     used = strategy(generator="system")
     run(tmp_path, used, steps=torch.load(newest, weights_only=True)["global_step"] + 1, checkpoint=newest)

@@ -46,19 +46,13 @@ class GivenBasis:
         return self.current
 
 
-def on_meta():
-    """A module and a way to its gradients, all on meta."""
+@pytest.mark.parametrize("mechanism", [GEP(1.0, 0.5), BGEP(1.0), GP(1.0)], ids=str)
+def test_a_step_never_waits_for_the_device(mechanism):
     with torch.device(META):
         network = MnistCNN()
         batch = (torch.empty(12, 1, 28, 28), torch.empty(12, dtype=torch.long))
     groups = ParameterGroups.from_module(network)
     rows = FunctionalGradients(network, lambda b: nn.functional.cross_entropy(network(b[0]), b[1]), groups)
-    return groups, rows, batch
-
-
-@pytest.mark.parametrize("mechanism", [GEP(1.0, 0.5), GEP(1.0, 0.5, clipping="joint"), BGEP(1.0), GP(1.0)], ids=str)
-def test_a_step_never_waits_for_the_device(mechanism):
-    groups, rows, batch = on_meta()
     sizes, quotas = groups.sizes, groups.quotas(30)
     basis = Basis(tuple(torch.empty(k, p, device=META) for k, p in zip(quotas, sizes, strict=True)), defect=1e-6)
     source = GivenBasis(basis) if mechanism.uses_basis else NoSubspace(sum(sizes), torch.empty(0, device=META))
@@ -74,15 +68,12 @@ def test_a_step_never_waits_for_the_device(mechanism):
             step=3,
             charge=lambda: None,
         )
-        pieces = groups.unflatten(gradient)
+        tensors = groups.unflatten(gradient)
     assert mode.operations > 50
     assert gradient.device == META
     assert gradient.shape == (sum(sizes),)
     assert diagnostics.records.device == META
-    assert {name: piece.shape for name, piece in pieces.items()} == dict(groups.shapes)
-
-
-def test_a_tensor_of_the_host_is_noticed():
+    assert {name: tensor.shape for name, tensor in tensors.items()} == dict(groups.shapes)
     of_the_host = torch.ones(())
     with pytest.raises(AssertionError, match="has operands on"), OnMetaOnly():
         torch.ones(3, device=META) + of_the_host

@@ -1,9 +1,7 @@
 """Weights bring along what they have cost, whichever calls of Lightning they went through."""
 
 import copy
-import gc
 import json
-import weakref
 
 import pytest
 import torch
@@ -32,21 +30,22 @@ def plain_trainer(tmp_path):
     return Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, default_root_dir=tmp_path)
 
 
-@pytest.fixture
-def other(tmp_path):
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
     """Checkpoints of another run, after each of its steps."""
-    run(tmp_path / "other", strategy(), steps=3, callbacks=[every_step(tmp_path / "other")])
-    return tmp_path / "other"
+    directory = tmp_path_factory.mktemp("other")
+    run(directory, strategy(), steps=3, callbacks=[every_step(directory)])
+    return directory
 
 
-@pytest.mark.parametrize("between", ["validate", "test", "predict", "another trainer", "nothing"])
+@pytest.mark.parametrize("between", ["validate", "predict", "another trainer"])
 def test_a_checkpoint_that_is_saved_by_hand_knows_its_run_whatever_came_between(between, tmp_path):
     fit, trained = trainer(tmp_path, strategy(), max_steps=4), module()
     fit.fit(trained, loader())
     data = loader(shuffle=False)
     if between == "another trainer":
         plain_trainer(tmp_path).validate(trained, data, verbose=False)
-    elif between != "nothing":
+    else:
         getattr(fit, between)(trained, data, **({} if between == "predict" else {"verbose": False}))
     fit.save_checkpoint(tmp_path / "by_hand.ckpt")
     assert saved_steps(tmp_path / "by_hand.ckpt") == 4
@@ -67,20 +66,6 @@ def test_a_new_strategy_does_not_begin_at_zero_with_trained_weights(tmp_path):
     again = trainer(tmp_path, strategy(), max_steps=4)
     with pytest.raises(ConfigurationError, match=OTHERS.format(4)):
         again.fit(trained, loader())
-
-
-def test_a_fit_that_released_nothing_costs_nothing(tmp_path):
-    class Ends(Classifier):
-        def on_train_start(self):
-            if self.ends:
-                raise KeyError("as it happens")
-
-    trained = Ends()
-    trained.ends = True
-    with pytest.raises(KeyError):
-        trainer(tmp_path, strategy()).fit(trained, loader())
-    trained.ends = False
-    trainer(tmp_path, strategy(), max_steps=2).fit(trained, loader())
 
 
 def test_another_module_that_is_validated_does_not_change_the_run_of_the_first(other, tmp_path):
@@ -147,49 +132,41 @@ def test_why_a_first_fit_failed_is_not_hidden_by_what_is_saved_then(tmp_path):
         trainer(tmp_path, strategy()).fit(module(), loader(), ckpt_path=saving.ckpt_path)
 
 
-def test_a_module_is_not_kept_alive(tmp_path):
-    trained = module()
-    trainer(tmp_path, strategy(), max_steps=1).fit(trained, loader())
-    gone = weakref.ref(trained)
-    del trained
-    gc.collect()
-    assert gone() is None
-
-
-def test_what_processes_of_a_notebook_have_spent_comes_back_with_the_weights(tmp_path):
-    used, trained = strategy(start_method="fork"), Classifier()
-    fit = trainer(tmp_path, used, devices=2, max_epochs=1)
-    fit.fit(trained, loader(batch_size=10))
-    assert used.privacy.steps == 3
-    fit.save_checkpoint(tmp_path / "by_hand.ckpt")
-    assert saved_steps(tmp_path / "by_hand.ckpt") == 3
-    with pytest.raises(ConfigurationError, match=OTHERS.format(3)):
-        trainer(tmp_path, strategy()).fit(trained, loader())
-    with pytest.raises(ConfigurationError, match=OTHERS.format(3).removeprefix("weights ")):
-        trainer(tmp_path / "elsewhere", strategy()).fit(copy.deepcopy(trained), loader())
-
-
 # Copies of weights, which no call of Lightning has made.
 
 
-def loaded(trained, directory):
+def ledgers(*directories):
+    return sorted(path.stem for directory in directories for path in directory.rglob("*.ledger"))
+
+
+def three_steps(directory, trained):
+    """Not seeded: the weights are those of no other test."""
+    fit = trainer(
+        directory,
+        strategy(generator="system"),
+        max_steps=3,
+        callbacks=[every_step(directory)],
+        enable_checkpointing=True,
+    )
+    fit.fit(trained, loader())
+    return trained, directory, fit.strategy.privacy.run_id
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """A module that was trained, its directory with a checkpoint of every step, and the name of its run."""
+    return three_steps(tmp_path_factory.mktemp("released"), module())
+
+
+class LoadsLate(Classifier):
+    def on_train_start(self):
+        self.load_state_dict(self.released)
+
+
+def with_weights(state):
     new = module()
-    new.load_state_dict(trained.state_dict())
+    new.load_state_dict(state)
     return new
-
-
-def copied(trained, directory):
-    return copy.deepcopy(trained)
-
-
-def of_an_earlier_step(trained, directory):
-    new = module()
-    new.load_state_dict(torch.load(directory / "step=2.ckpt", weights_only=True)["state_dict"])
-    return new
-
-
-def from_a_checkpoint(trained, directory):
-    return Classifier.load_from_checkpoint(directory / "step=3.ckpt")
 
 
 def in_part_and_frozen(trained, directory):
@@ -199,41 +176,38 @@ def in_part_and_frozen(trained, directory):
     return new
 
 
-def converted_and_back(trained, directory):
-    return copy.deepcopy(trained).double().float()
+def by_a_hook(trained, directory):
+    new = LoadsLate()
+    new.released = copy.deepcopy(trained.state_dict())
+    return new
 
 
-COPIES = [loaded, copied, of_an_earlier_step, from_a_checkpoint, in_part_and_frozen, converted_and_back]
+COPIES = {
+    "copied": lambda trained, directory: copy.deepcopy(trained),
+    "loaded": lambda trained, directory: with_weights(trained.state_dict()),
+    "of an earlier step": lambda trained, directory: with_weights(
+        torch.load(directory / "step=2.ckpt", weights_only=True)["state_dict"]
+    ),
+    "from a checkpoint": lambda trained, directory: Classifier.load_from_checkpoint(directory / "step=3.ckpt"),
+    "in part and frozen": in_part_and_frozen,
+    "converted and back": lambda trained, directory: copy.deepcopy(trained).double().float(),
+    "by a hook": by_a_hook,
+}
 
 
-def three_steps(directory, trained=None):
-    saving, trained = every_step(directory), trained or module()
-    # Not seeded: the weights are those of no other test.
-    used = strategy(generator="system")
-    fit = trainer(directory, used, max_steps=3, callbacks=[saving], enable_checkpointing=True)
-    fit.fit(trained, loader())
-    return trained, fit.strategy.privacy.run_id
-
-
-def ledgers(directory):
-    return sorted(path.stem for path in directory.rglob("*.ledger"))
-
-
-@pytest.mark.parametrize("known_by", ["folder", "process"])
-@pytest.mark.parametrize("make", COPIES)
-def test_a_copy_of_released_weights_does_not_begin_at_zero(make, known_by, tmp_path, monkeypatch):
-    trained, run_id = three_steps(tmp_path)
-    second = make(trained, tmp_path)
-    where = tmp_path if known_by == "folder" else tmp_path / "another"
+@pytest.mark.parametrize(("made", "known_by"), [*((made, "folder") for made in COPIES), ("copied", "process")])
+def test_a_copy_of_released_weights_does_not_begin_at_zero(released, made, known_by, tmp_path, monkeypatch):
+    trained, directory, run_id = released
+    second, before = COPIES[made](trained, directory), ledgers(directory, tmp_path)
     if known_by == "folder":  # as in a process that knows nothing
         monkeypatch.setattr(origins, "RUNS_IN_THIS_PROCESS", set())
-    used = trainer(where, strategy(), max_steps=2)
+    used = trainer(directory if known_by == "folder" else tmp_path, strategy(), max_steps=2)
     said = rf"come from a private run that had made 3 steps \(.*{run_id}.*ckpt_path=.*trust_checkpoint=True"
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=said):
             used.fit(second, loader())
     assert used.strategy.privacy.steps == 0
-    assert ledgers(tmp_path) == [run_id], "nothing was begun"
+    assert made == "by a hook" or ledgers(directory, tmp_path) == before, "nothing was begun"
 
 
 def test_weights_that_a_run_left_as_they_were_are_not_its_own(tmp_path):
@@ -247,35 +221,9 @@ def test_weights_that_a_run_left_as_they_were_are_not_its_own(tmp_path):
     assert fit.strategy.privacy.steps == 2
 
 
-class LoadsLate(Classifier):
-    def on_train_start(self):
-        self.load_state_dict(self.released)
-
-
-def test_weights_that_a_hook_loads_are_seen_before_the_first_step(tmp_path):
-    trained, _ = three_steps(tmp_path)
-    late, used = LoadsLate(), trainer(tmp_path, strategy())
-    late.released = copy.deepcopy(trained.state_dict())
-    for _ in range(2):
-        with pytest.raises(ConfigurationError, match="come from a private run that had made 3 steps"):
-            used.fit(late, loader())
-    assert used.strategy.privacy.steps == 0
-
-
-def test_every_checkpoint_and_the_last_weights_are_known(tmp_path):
-    trained, run_id = three_steps(tmp_path)
-    known = set((tmp_path / "privacy" / f"{run_id}.weights").read_text().split())
-    saved = [torch.load(path, weights_only=True)["state_dict"] for path in tmp_path.glob("*.ckpt")]
-    assert len(saved) == 3
-    for weights in (*saved, trained.state_dict()):
-        hashes = set(origins.hashes_of(weights).values())
-        assert hashes
-        assert hashes <= known
-
-
-def test_weights_of_a_run_on_other_records_may_be_built_on_and_the_card_says_so(tmp_path):
-    trained, run_id = three_steps(tmp_path / "first")
-    used, second = strategy(trust_checkpoint=True), loaded(trained, None)
+def test_weights_of_a_run_on_other_records_may_be_built_on_and_the_card_says_so(released, tmp_path):
+    trained, _, run_id = released
+    used, second = strategy(trust_checkpoint=True), with_weights(trained.state_dict())
     second.out.requires_grad_(False)
     saving = every_step(tmp_path)
     fit = trainer(tmp_path, used, max_steps=2, callbacks=[saving], enable_checkpointing=True)
@@ -300,6 +248,7 @@ def tensors(seed=0, **shapes):
 
 
 def test_a_hash_is_that_of_the_numbers():
+    assert hashes_of({"w": torch.randn(8).bfloat16()})
     w = tensors(w=(3, 4))["w"]
     (expected,) = hashes_of({"w": w}).values()
     for same in (w.double(), w.clone().requires_grad_(), w.reshape(4, 3), w.t().contiguous().t()):
@@ -319,10 +268,6 @@ def test_what_could_be_equal_by_chance_has_no_hash():
             "text": "a",
         }
     )
-
-
-def test_bfloat16_has_a_hash():
-    assert hashes_of({"w": torch.randn(8).bfloat16()})
 
 
 def test_runs_are_found_by_what_they_changed(tmp_path, monkeypatch):

@@ -12,99 +12,44 @@ CPU = torch.device("cpu")
 NAMES = {f"performance/{name}" for name in ("steps_per_second", "records_per_second", "peak_memory_mb")}
 
 
-def fitted(directory, module=None, using=None, batch_size=12, **settings):
-    fit = trainer(
-        directory,
-        using or strategy(),
-        callbacks=[PerformanceMonitor(), *settings.pop("callbacks", [])],
-        logger=CSVLogger(directory, name="metrics", version=""),
-        log_every_n_steps=1,
-        **settings,
-    )
-    fit.fit(module or Classifier(), loader(batch_size), loader(shuffle=False))
-    return fit
+class Ticking(Classifier):
+    """Lives by a clock that goes on by half a second a training step, and by far more in validation."""
+
+    now = 0.0
+
+    def on_train_batch_end(self, *_):
+        self.now += 0.5
+
+    def validation_step(self, *_):
+        self.now += 50
 
 
-def performance_rows(directory):
+def performance_rows(directory, monkeypatch, using, checkpoint=None, **settings):
+    module = Ticking()
+    monkeypatch.setattr(callbacks.time, "perf_counter", lambda: module.now)
+    used = [PerformanceMonitor(), *settings.pop("callbacks", [])]
+    logger = CSVLogger(directory, name="metrics", version="")
+    fit = trainer(directory, using, callbacks=used, logger=logger, log_every_n_steps=1, **settings)
+    fit.fit(module, loader(), loader(shuffle=False), ckpt_path=checkpoint)
     return [row for row in read_metrics(directory) if NAMES & row.keys()]
 
 
-def test_every_epoch_logs_its_figures_once(tmp_path):
-    fit = fitted(tmp_path, max_epochs=3)
-    rows = performance_rows(tmp_path)
-    assert [row["epoch"] for row in rows] == [0, 1, 2]
-    for row in rows:
-        assert row.keys() >= NAMES
-        # 12 records are expected; how many were drawn is private.
-        assert row["performance/records_per_second"] == pytest.approx(
-            12 * row["performance/steps_per_second"], rel=1e-5
-        )
-    assert fit.callback_metrics.keys() >= NAMES
-
-
-def clock(monkeypatch, seconds):
-    """A clock that goes on by as much as the test says."""
-    now = [0.0]
-    monkeypatch.setattr(callbacks.time, "perf_counter", lambda: now[0])
-
-    def tick(*_):
-        now[0] += seconds
-
-    return now, tick
-
-
-def test_validation_takes_no_time(tmp_path, monkeypatch):
-    _, tick = clock(monkeypatch, 0.5)
-
-    class Ticking(Classifier):
-        def on_train_batch_end(self, *_):
-            tick()
-
-        def validation_step(self, *_):
-            for _ in range(100):
-                tick()
-
-    fitted(tmp_path, Ticking(), max_epochs=2)
-    assert [row["performance/steps_per_second"] for row in performance_rows(tmp_path)] == pytest.approx([2.0, 2.0])
-
-
-def test_a_run_resumed_within_an_epoch_counts_its_own_steps_only(tmp_path, monkeypatch):
-    _, tick = clock(monkeypatch, 0.5)
-
-    class Ticking(Classifier):
-        def on_train_batch_end(self, *_):
-            tick()
-
+def test_every_epoch_logs_its_own_training_steps_once_also_after_a_resume(tmp_path, monkeypatch):
+    """12 records are expected in a step; how many were drawn is private. Validation takes no time."""
     keep = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=3, save_top_k=-1)
-    fitted(tmp_path / "first", Ticking(), max_epochs=2, callbacks=[keep], enable_checkpointing=True)
-    fit = trainer(
-        tmp_path / "first",
-        strategy(),
-        callbacks=[PerformanceMonitor()],
-        logger=CSVLogger(tmp_path / "second", name="metrics", version=""),
-        log_every_n_steps=1,
-        max_epochs=3,
-    )
-    fit.fit(Ticking(), loader(), ckpt_path=tmp_path / "step=3.ckpt")
-    rows = performance_rows(tmp_path / "second")
-    assert [row["epoch"] for row in rows] == [0, 1, 2]
-    assert [row["performance/steps_per_second"] for row in rows] == pytest.approx([2.0, 2.0, 2.0])
+    settings = {"max_epochs": 2, "callbacks": [keep], "enable_checkpointing": True}
+    first = performance_rows(tmp_path / "first", monkeypatch, strategy(), **settings)
+    second = performance_rows(tmp_path / "second", monkeypatch, strategy(), tmp_path / "step=3.ckpt", max_epochs=2)
+    for rows in (first, second):
+        assert [row["epoch"] for row in rows] == [0, 1]
+        assert all(row.keys() >= NAMES for row in rows)
+        assert [row["performance/steps_per_second"] for row in rows] == pytest.approx([2.0, 2.0])
+        assert [row["performance/records_per_second"] for row in rows] == pytest.approx([24.0, 24.0])
 
 
-def test_without_a_private_strategy_records_are_not_guessed(tmp_path):
-    fitted(tmp_path, using="auto", max_epochs=1)
-    (row,) = performance_rows(tmp_path)
+def test_without_a_private_strategy_records_are_not_guessed(tmp_path, monkeypatch):
+    (row,) = performance_rows(tmp_path, monkeypatch, "auto", max_epochs=1)
     assert NAMES & row.keys() == NAMES - {"performance/records_per_second"}
-
-
-def test_two_processes_log_the_first_ones_steps_and_the_records_of_both(tmp_path):
-    fitted(tmp_path, using=strategy(start_method="fork"), devices=2, batch_size=6)
-    rows = performance_rows(tmp_path)
-    assert len(rows) == 2
-    for row in rows:
-        assert row["performance/records_per_second"] == pytest.approx(
-            12 * row["performance/steps_per_second"], rel=1e-5
-        )
 
 
 def test_peak_memory_sees_what_was_held_and_is_forgotten_again():

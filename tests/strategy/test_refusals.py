@@ -1,8 +1,5 @@
 """Every refusal: what, which, what to do; and nothing has been spent when it comes."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from lightning.pytorch import LightningDataModule
@@ -21,18 +18,18 @@ from torch.utils.data import (
     ConcatDataset,
     DataLoader,
     IterableDataset,
-    RandomSampler,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
-    default_collate,
     random_split,
 )
 from torchmetrics import MeanMetric
 
 from lightning_gep import RandomLabels
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.strategy import public_data
+from lightning_gep.strategy.strategy import GEPStrategy
 from tests.toys import CLASSES, Classifier, loader, records, strategy, trainer
 
 
@@ -68,35 +65,29 @@ class TwoOptimizers(Classifier):
         return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.hidden, self.out)]
 
 
-class WithBatchNorm(Classifier):
+class PersistentMetric(Classifier):
     def __init__(self):
         super().__init__()
-        self.norm = nn.BatchNorm1d(5)
-
-    def forward(self, x):
-        return self.out(self.norm(self.hidden(x)))
-
-
-class Counting(Classifier):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(6))
+        self.seen = MeanMetric()
+        self.seen.persistent(True)
 
     def training_step(self, batch, batch_idx):
-        with torch.no_grad():
-            self.seen.add_(batch[0].mean(0))
+        self.seen.update(batch[0].detach().mean())
         return super().training_step(batch, batch_idx)
 
 
-class Contrastive(Classifier):
-    def training_step(self, batch, batch_idx):
-        z = nn.functional.normalize(self(batch[0]), dim=1)
-        return nn.functional.cross_entropy(z @ z.T, torch.arange(len(z)))
+class ExtraState(Classifier):
+    total = 0.0
 
+    def get_extra_state(self):
+        return {"total": self.total}
 
-class Summed(Classifier):
+    def set_extra_state(self, state):
+        self.total = state["total"]
+
     def training_step(self, batch, batch_idx):
-        return nn.functional.cross_entropy(self(batch[0]), batch[1], reduction="sum")
+        self.total += batch[0].sum().item()
+        return super().training_step(batch, batch_idx)
 
 
 class Hooked(Classifier):
@@ -141,22 +132,18 @@ class Shortening(Classifier):
             r"^training_step changes words: .* released without noise",
         ),
         (
-            lambda: Looked(words=nn.Embedding(9, 4, max_norm=1.5), texts=nn.EmbeddingBag(9, 4, max_norm=2)),
-            r"words has max_norm=1\.5, texts has max_norm=2: .* without noise\. Set max_norm=None",
-        ),
-        (
-            lambda: Looked(parts=nn.Sequential(nn.Embedding(9, 4, max_norm=1.0).requires_grad_(False))),
-            r"parts\.0 has max_norm=1\.0: ",
+            lambda: Looked(
+                words=nn.Embedding(9, 4, max_norm=1.5), texts=nn.Sequential(nn.EmbeddingBag(9, 4, max_norm=2))
+            ),
+            r"words has max_norm=1\.5, texts\.0 has max_norm=2: .* without noise\. Set max_norm=None",
         ),
         (OwnBackward, r"OwnBackward overrides backward\(\)"),
         (lambda: Classifier(scheduler=plateau), r"ReduceLROnPlateau monitors 'train/loss'"),
         (Manual, r"automatic_optimization=False: with manual optimization"),
         (TwoOptimizers, r"configure_optimizers returns several optimizers"),
         (lambda: Classifier(lambda params: torch.optim.LBFGS(params)), r"LBFGS evaluates the loss several times"),
-        (WithBatchNorm, r"BatchNorm mixes them: norm\. Replace it by nn\.GroupNorm"),
-        (Counting, r"training_step changes seen: .* released without noise"),
-        (Contrastive, r"depends on the other records in its batch"),
-        (Summed, r"a loss that is summed over the batch.*reduction='mean'"),
+        (PersistentMetric, r"training_step changes .*seen\.mean_value.* released without noise"),
+        (ExtraState, r"training_step changes .*_extra_state.* released without noise"),
         (Hooked, r"Hooks on the gradients of hidden\.weight would see them before the noise.*W&B"),
     ],
 )
@@ -212,7 +199,7 @@ def test_callbacks_that_change_what_a_step_is(tmp_path, callback, message):
 @pytest.mark.parametrize(
     ("callback", "message"),
     [
-        (LateHook, r"Hooks on the gradients of hidden\.weight would see them before the noise"),
+        (LateHook, r"Hooks on the gradients of hidden\.weight would see them"),
         (AccumulatesLater, r"accumulate_grad_batches=3 .* microbatch_size"),
     ],
 )
@@ -221,46 +208,6 @@ def test_what_callbacks_do_when_training_starts_is_seen_before_the_first_release
     with pytest.raises(ConfigurationError, match=message):
         trainer(tmp_path, used, callbacks=[callback()]).fit(Classifier(), loader())
     assert used.privacy.steps == 0
-
-
-class PersistentMetric(Classifier):
-    def __init__(self):
-        super().__init__()
-        self.seen = MeanMetric()
-        self.seen.persistent(True)
-
-    def training_step(self, batch, batch_idx):
-        self.seen.update(batch[0].detach().mean())
-        return super().training_step(batch, batch_idx)
-
-
-class ExtraState(Classifier):
-    def __init__(self):
-        super().__init__()
-        self.total = []
-
-    def get_extra_state(self):
-        return {"total": [float(x) for x in self.total]}
-
-    def set_extra_state(self, state):
-        self.total = state["total"]
-
-    def training_step(self, batch, batch_idx):
-        self.total.append(batch[0].sum().item())
-        return super().training_step(batch, batch_idx)
-
-
-@pytest.mark.parametrize(("module", "name"), [(PersistentMetric, "seen.mean_value"), (ExtraState, "_extra_state")])
-def test_what_a_checkpoint_would_hold_of_the_records(tmp_path, module, name):
-    refusal(tmp_path, rf"training_step changes .*{name}.* released without noise", module=module())
-
-
-def test_frozen_batch_norm_is_fine(tmp_path):
-    module = WithBatchNorm()
-    module.norm.requires_grad_(False).eval()
-    fit = trainer(tmp_path, strategy(), max_steps=2)
-    fit.fit(module, loader())
-    assert fit.strategy.privacy.steps == 2
 
 
 class Stream(IterableDataset):
@@ -272,20 +219,11 @@ def weighted():
     return WeightedRandomSampler(torch.ones(60).tolist(), 60)
 
 
-def mixup(items):
-    x, y = default_collate(items)
-    return x + x.roll(1, 0), y
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (lambda: DataLoader(Stream(), batch_size=12), r"training data is a Stream, which cannot be sampled by index"),
         (lambda: loader(sampler=weighted(), shuffle=False), r"samples by WeightedRandomSampler.*Use shuffle=True"),
-        (
-            lambda: loader(sampler=RandomSampler(records(), replacement=True), shuffle=False),
-            r"samples by RandomSampler, which does not draw every record with the same",
-        ),
         (
             lambda: DataLoader(records(), batch_sampler=BatchSampler(weighted(), 12, False)),
             r"samples by WeightedRandomSampler|its own batch sampler",
@@ -302,7 +240,6 @@ def mixup(items):
             lambda: loader(sampler=SubsetRandomSampler([*range(20), 3, 3]), shuffle=False),
             r"holds 1 record more than once \(up to 3 times\)",
         ),
-        (lambda: loader(collate_fn=mixup), r"collate function mixes records \(like MixUp or CutMix"),
         (lambda: loader(batch_size=61), r"expected batch size 61 is above the number of records 60"),
     ],
 )
@@ -311,15 +248,16 @@ def test_train_loaders(tmp_path, data, message):
         trainer(tmp_path, strategy()).fit(Classifier(), data())
 
 
-def three_parts():
-    x, y = records(seed=9).tensors
-    return DataLoader(TensorDataset(x, x, y), batch_size=10)
+X, Y = records(seed=9).tensors
 
 
 @pytest.mark.parametrize(
     ("public", "message"),
     [
-        (three_parts, r"Public batches are \(.*\), but training batches are \(float32\[6\], int64\[\]\)"),
+        (
+            lambda: DataLoader(TensorDataset(X, X, Y)),
+            r"Public batches are \(.*\), but training batches are \(float32\[6\], int64\[\]\)",
+        ),
         (lambda: None, r"There is no public data.*aux_dataloader\(\).*mechanism='gp'"),
         (lambda: [1, 2], r"aux_dataloader returned a list. Return a torch.utils.data.DataLoader"),
         (lambda: loader(), r"Public record 0 is a training record \(same content, labels aside\)"),
@@ -363,7 +301,6 @@ def test_public_data_that_is_another_part_of_the_training_data_before_they_were_
         lambda: EarlyStopping("train/loss"),
         lambda: ModelCheckpoint(monitor="train/loss"),
         lambda: ModelCheckpoint(monitor="train/loss_epoch"),
-        lambda: EarlyStopping("nonprivate/train/loss"),
     ],
 )
 def test_callbacks_that_decide_by_private_values(tmp_path, callback):
@@ -413,8 +350,6 @@ HELD_OUT = r"validation data of this fit \(.*\) contains training records.*rando
     [
         (Classifier, {}),
         (AsksForTheSteps, {"num_sanity_val_steps": 2}),
-        (Classifier, {"num_sanity_val_steps": 2, "check_val_every_n_epoch": 2}),
-        (AsksForTheSteps, {"check_val_every_n_epoch": 2}),
         (Classifier, {"check_val_every_n_epoch": None, "val_check_interval": 7}),
     ],
 )
@@ -445,12 +380,11 @@ def test_training_records_in_a_validation_loader_are_seen_although_it_was_valida
     assert used.privacy is None
 
 
-@pytest.mark.parametrize(("module", "sanity_steps", "every"), [(Classifier, 2, 1), (AsksForTheSteps, 0, 2)])
-def test_records_that_were_held_out_may_validate(tmp_path, module, sanity_steps, every):
+def test_records_that_were_held_out_may_validate(tmp_path):
     training, held_out = random_split(ConcatDataset([records(80), records(20, seed=2)]), [60, 40])
-    settings = {"num_sanity_val_steps": sanity_steps, "check_val_every_n_epoch": every}
-    fit = trainer(tmp_path, strategy(), **settings, callbacks=[EarlyStopping("val/accuracy", mode="max")])
-    fit.fit(module(), Validated(training, held_out))
+    deciding = [EarlyStopping("val/accuracy", mode="max")]
+    fit = trainer(tmp_path, strategy(), num_sanity_val_steps=2, callbacks=deciding)
+    fit.fit(Classifier(), Validated(training, held_out))
     assert fit.strategy.privacy.steps == 10
     assert "val/accuracy" in fit.callback_metrics
 
@@ -462,16 +396,6 @@ def test_training_records_may_be_looked_at_after_training(tmp_path):
     fit.limit_val_batches = 1.0
     assert "val/accuracy" in fit.validate(module, everything, verbose=False)[0]
     assert fit.strategy.privacy.steps == 2
-
-
-def test_the_other_namespace_is_named(tmp_path):
-    script = (
-        "import sys; import pytorch_lightning; from lightning_gep.strategy.strategy import GEPStrategy\n"
-        "pytorch_lightning.Trainer(strategy=GEPStrategy(epsilon=1.0), logger=False)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode != 0
-    assert "for lightning.pytorch.Trainer, not for pytorch_lightning.Trainer" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -497,8 +421,6 @@ def test_the_other_namespace_is_named(tmp_path):
     ],
 )
 def test_bad_arguments_are_refused_when_the_strategy_is_made(settings, message):
-    from lightning_gep.strategy.strategy import GEPStrategy
-
     with pytest.raises(ConfigurationError, match=message):
         GEPStrategy(**settings)
 
@@ -516,8 +438,12 @@ def test_settings_that_do_not_fit_the_run(tmp_path, settings, limit, message):
 
 
 def test_slow_data_is_compared_in_part_and_it_is_said(tmp_path, monkeypatch):
-    from lightning_gep.strategy import public_data
-
     monkeypatch.setattr(public_data, "SECONDS_FOR_COMPARISON", 1e-9)
     with pytest.warns(UserWarning, match="Comparing all 60 training records .* is your responsibility"):
         trainer(tmp_path, strategy(), max_steps=1).fit(Classifier(), loader())
+
+
+def test_the_other_namespace_is_named():
+    others = pytest.importorskip("pytorch_lightning")
+    with pytest.raises(ValueError, match=r"for lightning\.pytorch\.Trainer, not for pytorch_lightning\.Trainer"):
+        others.Trainer(strategy=GEPStrategy(epsilon=1.0), logger=False)

@@ -10,13 +10,14 @@ import secrets
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.plugins import Precision
 from torch import nn
 
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients import GradientError, choose_backend
-from lightning_gep.gradients.randomness import HostStates, held_generators, reseed, state_of
-from tests.toys import CLASSES, FEATURES, Classifier, loader, records, strategy, trainer
+from lightning_gep.gradients.randomness import HostStates, held_generators, reseed
+from lightning_gep.strategy.step import StepGradients
+from tests.toys import FEATURES, Classifier, records
 
 CHUNK = 4
 COPIES = 8 * CHUNK
@@ -62,11 +63,18 @@ FOR_EACH_RECORD = {
 ASK_FOR_VALUES = ("a coin", "a number that is asked for")
 
 
-def trained(tmp_path, module, **settings):
-    """The gradients of a strategy that has trained for a step, in chunks of CHUNK records."""
-    used = strategy(**{"mechanism": "gp", "generator": "system", "microbatch_size": CHUNK, **settings})
-    trainer(tmp_path, used, max_steps=1).fit(module, loader())
-    return used.prepared.gradients
+def step_gradients(module, how="auto", seed=None):
+    """The gradients of a step, in chunks of CHUNK records."""
+    made = StepGradients(
+        module,
+        Precision(),
+        ParameterGroups.from_module(module),
+        microbatch=CHUNK,
+        expected_records=COPIES,
+        seed=seed,
+    )
+    made.choose_backend(records(12, seed=99).tensors, how)
+    return made
 
 
 def of_copies(gradients):
@@ -84,8 +92,8 @@ def differ_within_chunks(rows):
 
 
 @pytest.mark.parametrize("draw", OUTSIDE_TORCH)
-def test_numbers_from_outside_torch_are_drawn_once_a_step(draw, tmp_path):
-    gradients = trained(tmp_path, Draws(OUTSIDE_TORCH[draw]))
+def test_numbers_from_outside_torch_are_drawn_once_a_step(draw):
+    gradients = step_gradients(Draws(OUTSIDE_TORCH[draw]))
     assert gradients.backend.name == "functional"
     steps = [of_copies(gradients) for _ in range(3)]
     assert [different(rows) for rows in steps] == [1, 1, 1], "by chunks there would be eight"
@@ -93,47 +101,36 @@ def test_numbers_from_outside_torch_are_drawn_once_a_step(draw, tmp_path):
 
 
 @pytest.mark.parametrize("draw", {**OUTSIDE_TORCH, **FOR_A_BATCH})
-def test_in_a_loop_every_record_draws_its_own_numbers(draw, tmp_path):
-    gradients = trained(tmp_path, Draws({**OUTSIDE_TORCH, **FOR_A_BATCH}[draw], branches=True))
+def test_in_a_loop_every_record_draws_its_own_numbers(draw):
+    gradients = step_gradients(Draws({**OUTSIDE_TORCH, **FOR_A_BATCH}[draw], branches=True))
     assert gradients.backend.name == "loop"
     assert differ_within_chunks(of_copies(gradients))
 
 
 @pytest.mark.parametrize("draw", {**FOR_A_BATCH, **FOR_EACH_RECORD})
-def test_numbers_from_torch_are_drawn_for_each_record(draw, tmp_path):
-    gradients = trained(tmp_path, Draws({**FOR_A_BATCH, **FOR_EACH_RECORD}[draw]))
+def test_numbers_from_torch_are_drawn_for_each_record(draw):
+    gradients = step_gradients(Draws({**FOR_A_BATCH, **FOR_EACH_RECORD}[draw]))
     assert gradients.backend.name == ("loop" if draw in ASK_FOR_VALUES else "functional")
     assert differ_within_chunks(of_copies(gradients))
 
 
-@pytest.mark.parametrize("draw", {**OUTSIDE_TORCH, **FOR_A_BATCH})
-def test_hooks_release_nothing_once_they_would_share_a_number(draw, tmp_path):
-    """`tests/gradients/test_hooks.py` has what is refused before training."""
-    module = Draws(lambda _, x: 0.0)
-    gradients = trained(tmp_path, module, gradients="hooks")
-    assert different(of_copies(gradients)) == 1
-    module.draw = {**OUTSIDE_TORCH, **FOR_A_BATCH}[draw]
-    with pytest.raises(GradientError, match="hooks would share random numbers among records"):
-        of_copies(gradients)
-
-
-def test_a_mask_that_could_be_for_each_record_is_found_by_the_check_on_public_records(tmp_path):
+def test_a_mask_that_could_be_for_each_record_is_found_by_the_check_on_public_records():
     """With CHUNK features for CHUNK records numbers alone do not tell whose they are."""
     module = Draws(lambda _, x: 0.0)
-    gradients = trained(tmp_path, module, gradients="hooks")
+    gradients = step_gradients(module, "hooks")
     module.draw = lambda _, x: torch.cat([torch.rand(CHUNK), torch.zeros(FEATURES - CHUNK)])
     with pytest.raises(ConfigurationError, match="hooks would share random numbers"):
-        gradients.check_again(next(iter(loader())))
+        gradients.check_again(records(12, seed=99).tensors)
 
 
 @pytest.mark.parametrize(
     ("draw", "how"),
     [*((draw, "functional") for draw in OUTSIDE_TORCH), *(("nothing", how) for how in ("functional", "hooks", "loop"))],
 )
-def test_one_more_record_changes_no_other(draw, how, tmp_path):
+def test_one_more_record_changes_no_other(draw, how):
     """With the same draws before and after; by chunks, the sum of the others' gradients would move by many norms."""
     module = Draws({**OUTSIDE_TORCH, "nothing": lambda _, x: 0.0}[draw])
-    gradients = trained(tmp_path, module, generator="seeded", gradients=how)
+    gradients = step_gradients(module, how, seed=0)
     x, y = records(5 * CHUNK).tensors
     found = []
     for first in (0, 1):
@@ -154,18 +151,9 @@ OWN_GENERATORS = {
 
 @pytest.mark.parametrize("branches", [False, True])
 @pytest.mark.parametrize("draw", OWN_GENERATORS)
-def test_numbers_that_nothing_can_watch_are_refused(draw, branches, tmp_path):
+def test_numbers_that_nothing_can_watch_are_refused(draw, branches):
     with pytest.raises(ConfigurationError, match="make the generator an attribute of the module"):
-        trained(tmp_path, Draws(OWN_GENERATORS[draw], branches))
-
-
-def test_choosing_a_backend_leaves_the_generators_of_the_module_alone():
-    module = Draws(OUTSIDE_TORCH["a generator of NumPy that the module holds"])
-    before = [str(state_of(generator)) for generator in held_generators(module)]
-    batch = (torch.randn(6, FEATURES), torch.randint(CLASSES, (6,)))
-    choose_backend(module, lambda batch: module.training_step(batch, 0), ParameterGroups.from_module(module), batch)
-    assert len(before) == 3
-    assert [str(state_of(generator)) for generator in held_generators(module)] == before
+        step_gradients(Draws(OWN_GENERATORS[draw], branches))
 
 
 GENERATORS = {
@@ -179,6 +167,9 @@ GENERATORS = {
 @pytest.mark.parametrize("kind", GENERATORS)
 def test_states_are_compared_and_put_back(kind):
     generator = GENERATORS[kind]()
+    module = nn.Module()
+    module.chance = {"a": random.SystemRandom(), "b": generator}
+    assert held_generators(module) == [generator], "one without a state is left out"
     states = HostStates([generator])
     assert not states.differ()
     first = generator.random()
@@ -189,9 +180,3 @@ def test_states_are_compared_and_put_back(kind):
     for seeds, same in (((5, 5), True), ((5, 2**200 + 5), False)):
         drawn = [reseed(generator, seed) or generator.random() for seed in seeds]
         assert (drawn[0] == drawn[1]) is same
-
-
-def test_generators_that_have_no_state_are_left_out():
-    module = nn.Module()
-    module.chance = {"a": random.SystemRandom(), "b": random.Random()}
-    assert held_generators(module) == [module.chance["b"]]
