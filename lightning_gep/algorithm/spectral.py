@@ -180,7 +180,7 @@ class TrackedSpectrum(Subspace):
     def _refresh(self, step: int, anchors: Anchors) -> Basis | None:
         kept = self.decay ** max(1, step - self._refreshed_at)
         if not self._spectra:
-            # The first bases come from the same anchors as the first energies, so they are looked at twice.
+            # The energies need a basis to be measured in, so the first refresh sweeps the anchors twice.
             for gradients in self._parts(anchors):
                 self._add(gradients, 1.0)
             self._turn()

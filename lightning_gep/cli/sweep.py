@@ -122,7 +122,9 @@ class GridSweeper(BasicSweeper):
         if not hasattr(self, "record"):
             return  # the settings were refused before there was a job
         if not self.record.jobs:
-            console.print("The number drawn is 0: nothing is trained or published. Drawing again is not covered.")
+            console.print(
+                "The random number of runs is 0, so nothing is trained. The guarantee does not cover drawing again."
+            )
             return
         runs = self._runs(self.record.jobs)
         console.print(outcome_table(self.record.jobs, runs))

@@ -28,7 +28,7 @@ RECORDS = 6
 """Public records that the checks use: enough to see mixing, few enough to loop over."""
 SEED, OTHER_SEED = 1, 2
 CALLS = 9
-"""A coin that is thrown at every call, from a generator that nothing seeds, falls on one side in one case of 256."""
+"""An unseeded coin flip agrees on all 9 calls with probability 1/256."""
 REENTRANT = (
     "The gradient can only be computed by backward(), as with gradient checkpointing in its reentrant form. "
     "Call torch.utils.checkpoint.checkpoint with use_reentrant=False, or do without it."
@@ -150,8 +150,8 @@ def check_repeatable(probe: Probe) -> None:
     first, *others = (probe.gradient(some) for _ in range(CALLS))
     if not all(close(first, other, probe.tolerance) for other in others):
         raise ConfigurationError(
-            "The same records have another gradient at another call, with all random numbers seeded: training_step "
-            "draws from a generator that cannot be watched (secrets, a default_rng() of its own or in a global "
+            "The same records gave different gradients on repeated calls, although all generators were seeded: "
+            "training_step draws from a generator that cannot be watched (secrets, a default_rng() of its own or in a global "
             "variable), or counts its calls outside the module. Draw from torch, random or numpy.random, or make the "
             "generator an attribute of the module."
         )
@@ -202,7 +202,7 @@ def check_no_memory(probe: Probe) -> None:
     if not close(first, again, probe.tolerance):
         where = f" (it sets {', '.join(kept)})" if kept else ""
         raise ConfigurationError(
-            f"training_step remembers: the same batch has another gradient after another batch was seen{where}. "
+            f"training_step carries state: a batch's gradient changes after another batch was processed{where}. "
             "Records of earlier batches must not reach later ones: start every call afresh; for schedules use "
             "self.global_step."
         )

@@ -92,7 +92,7 @@ def mixes(make: Make, available: int) -> bool:
 
 
 def extremes_mix(makes: Iterable[Make], available: int) -> bool:
-    """The same for records of which the first of the second half has an extreme value, in each of `makes` another."""
+    """Like `mixes`, with an extreme value in the first record of the second half, a different one per `makes`."""
 
     def if_it_runs(make: Make) -> bool:
         try:

@@ -16,9 +16,9 @@ NOT_THE_USERS = (
 
 
 def withheld(call: Callable[[], T], what: str, *, reveal: bool) -> T:
-    """What the call gives. Its errors, unless it is one of this package's, say their kind and place and no more.
+    """Return the result of the call. Errors other than this package's are reported by type and location only.
 
-    A message such as "Target 7 is out of bounds" would carry a value of a record into logs. `reveal` passes it on.
+    A message such as "Target 7 is out of bounds" would leak a value of a record into logs. `reveal` raises it unchanged.
     """
     try:
         return call()
@@ -29,8 +29,8 @@ def withheld(call: Callable[[], T], what: str, *, reveal: bool) -> T:
             raise
         problem = PrivateRecordError(
             f"{what} failed on private records: {type(error).__name__}{_place(error)}. The message is withheld, since "
-            "it may hold values of records; GEPStrategy(log_nonprivate=True) shows it. Let the code cope with every "
-            "record that can occur: that a run ended is seen by everyone, and no ε covers it."
+            "it may hold values of records; GEPStrategy(log_nonprivate=True) shows it. Handle every possible record: a "
+            "crash is publicly visible, and no ε covers it."
         )
     raise problem  # out here, or the first error would be shown along with it
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lightning_gep.errors import ConfigurationError, missing_extra
 from lightning_gep.loggers.epoch_rows import EpochRows
-from lightning_gep.privacy.files import CARD_FILE, CARD_PAGE, read_json
+from lightning_gep.privacy.files import CARD_FILE, CARD_PAGE, RUN_FILE, SWEEP_FILE, read_json
 
 ID_FILE = Path("wandb") / "run_id.txt"
 
@@ -112,8 +112,8 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
             )
         directory = self._directory
         self._id = self._wandb_init["id"] = self._id or _kept_id(directory)
-        self._name = self._wandb_init["name"] = self._name or _recorded(directory / "run.json", "job") or directory.name
-        self._wandb_init["group"] = self._wandb_init["group"] or _recorded(directory.parent / "sweep.json", "name")
+        self._name = self._wandb_init["name"] = self._name or _recorded(directory / RUN_FILE, "job") or directory.name
+        self._wandb_init["group"] = self._wandb_init["group"] or _recorded(directory.parent / SWEEP_FILE, "name")
         offline = self._asked_offline
         if offline is None and "WANDB_MODE" not in os.environ:
             offline = not logged_in()

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+RUN_FILE, SWEEP_FILE = "run.json", "sweep.json"
 CARD_FILE, CARD_PAGE = "privacy_card.json", "privacy_card.html"
 
 

@@ -15,9 +15,8 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.files import now, read_json, write_json
+from lightning_gep.privacy.files import RUN_FILE, SWEEP_FILE, now, read_json, write_json
 
-RUN_FILE, SWEEP_FILE = "run.json", "sweep.json"
 LOCK_FILE = "run.lock"
 NO_PRIVACY = "none"
 """The mechanism of a job that trains with plain Lightning."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.files import CARD_FILE, read_json
-from lightning_gep.reporting.records import RUN_FILE, SWEEP_FILE, Row, RunRecord, SweepRecord, read_metrics
+from lightning_gep.privacy.files import CARD_FILE, RUN_FILE, SWEEP_FILE, read_json
+from lightning_gep.reporting.records import Row, RunRecord, SweepRecord, read_metrics
 
 Card = dict[str, Any]
 

@@ -106,6 +106,7 @@ def mechanism_section(
         "refresh_every": cost.refresh_every if has_anchors else None,
         "decay": cost.decay if tracked else None,
         "power_iterations": cost.power_iterations if uses_basis and cost.subspace == "power" else None,
+        "precondition": cost.precondition if settings.mechanism == "spectral" else None,
         "chosen_on_public_data": list(settings.chosen_on_public_data),
     }
 

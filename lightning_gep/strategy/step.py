@@ -37,7 +37,7 @@ from lightning_gep.strategy.traces import leaves_traces, no_trace, snapshot
 OTHER_BATCHES = (1, 2, 3)
 """A training step may treat every other batch differently."""
 PUBLIC_RECORDS_KEPT = 8
-"""Public records from which training_step leaves behind, once per step, what it leaves."""
+"""Public records replayed after each step, so that whatever training_step stores is public."""
 CHUNKS_PER_BATCH, SMALLEST_CHUNK = 8, 16
 """Trade-off: larger chunks waste more padding, smaller ones run slower."""
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from lightning_gep.privacy.files import read_json, write_json
-from lightning_gep.reporting.records import RUN_FILE, RunRecord
+from lightning_gep.privacy.files import RUN_FILE, read_json, write_json
+from lightning_gep.reporting.records import RunRecord
 from lightning_gep.strategy.checkpoints import CHECKPOINT_KEY, without_basis
 
 CHECKPOINT = Path("checkpoints") / "last.ckpt"

@@ -212,7 +212,7 @@ def _logged_line(logged: Sequence[str], left: Sequence[str], log_nonprivate: boo
     if left:
         sometime = "" if log_nonprivate else " in an earlier part of this run"
         return (
-            f"{topic}: log_nonprivate was ON{sometime}. Without any protection left: "
+            f"{topic}: log_nonprivate was ON{sometime}. Published without protection: "
             f"{', '.join(f'nonprivate/{name}' for name in left)}."
         )
     if not logged:

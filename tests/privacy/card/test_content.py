@@ -278,7 +278,7 @@ def test_what_log_nonprivate_let_out_stays_on_the_card_of_later_fits(tmp_path):
     fit(tmp_path, strategy(generator="system", log_nonprivate=True), max_steps=2, **saving(tmp_path / "ckpt"))
     card = card_in(tmp_path / "ckpt")
     assert card["logs"]["left_unprotected"][0] == "train/loss"
-    assert "log_nonprivate was ON. Without any protection left: nonprivate/train/loss" in topic(
+    assert "log_nonprivate was ON. Published without protection: nonprivate/train/loss" in topic(
         card, "Training loss and the like"
     )
     assert "left without protection" in (tmp_path / "ckpt" / "privacy_card.html").read_text()
