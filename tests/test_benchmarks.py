@@ -8,12 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import profile_step, run
-from benchmarks.limit import seconds_at_the_limit
+from benchmarks import run
 from benchmarks.measure import Clock, memory_mb
 from benchmarks.paper_reference import PaperStep, gram_schmidt
-from benchmarks.profile_step import Parts
-from benchmarks.profile_step import table as profile_table
 from benchmarks.run import CONTENDERS, in_a_process
 from benchmarks.scaling import points
 from benchmarks.settings import SETTINGS
@@ -55,6 +52,7 @@ def test_the_clock_leaves_warm_up_out_and_sees_memory():
     assert memory_mb("VmHWM") >= memory_mb("VmRSS") > held.nbytes / 2**20
 
 
+@pytest.mark.slow
 def test_a_contender_that_fails_says_why():
     with pytest.raises(RuntimeError, match=r"(?s)gep at linear_probe, small failed.*k=99999 basis vectors"):
         in_a_process("gep", SETTINGS["linear_probe, small"], 1, k=99999)
@@ -70,28 +68,7 @@ def test_every_point_of_the_scaling_curves_can_be_measured():
                 assert changed.m >= changed.k or contender != "paper"
 
 
-def test_the_limit_is_plain_training_on_all_records_and_the_products():
-    setting = SETTINGS["linear_probe, small"]
-    groups = setting.groups()
-    (p,), (k,) = groups.sizes, groups.quotas(setting.k)
-    records = setting.n + 25
-    products = 2 * setting.n * k * p + (8 * 50 * k * p + 4 * 50**2 * p) / 2
-    limit = seconds_at_the_limit(setting, plain=setting.n * 1e-3, speed=1e9, anchors=50, refresh_every=2)
-    assert limit == pytest.approx(records * 1e-3 + products * 1e-9)
-
-
-def test_a_part_of_a_step_is_timed_without_the_parts_inside_it(monkeypatch):
-    times = iter([0.0, 0.0, 0.0, 0.5, 2.5, 3.0])
-    monkeypatch.setattr(profile_step.time, "perf_counter", lambda: next(times))
-    parts = Parts()
-    parts.start()
-    with parts.part("basis update"), parts.part("anchor gradients"):
-        assert parts.inside("basis update")
-    assert parts.seconds["basis update"] == pytest.approx(1.0)
-    assert parts.seconds["anchor gradients"] == pytest.approx(2.0)
-    assert "| anchor gradients | 2.000 s" in profile_table(parts.seconds)
-
-
+@pytest.mark.slow
 def test_the_quick_mode_measures_everyone(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run", "--quick", "--output", str(tmp_path)])
     run.main()

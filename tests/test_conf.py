@@ -2,9 +2,9 @@ import re
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra.errors import ConfigCompositionException, InstantiationException, MissingConfigException
+from hydra.errors import ConfigCompositionException, InstantiationException
 from hydra.utils import instantiate
-from omegaconf import OmegaConf, open_dict
+from omegaconf import OmegaConf
 
 from lightning_gep.cli.configs import KEYS, check_keys, config_directory
 from lightning_gep.cli.job import make_trainer, train
@@ -102,30 +102,6 @@ def test_a_misspelt_key_in_a_file_is_an_error_too(compose_train):
         make_trainer(compose_train("+privacy.epsilonn=2"))
 
 
-@pytest.mark.parametrize(("data", "dataset"), [("digits", "recipes.data.digits.DigitsDataModule"), ("svhn", "svhn")])
-def test_wandb_knows_a_data_set_by_its_name_or_else_by_its_class(data, dataset, compose_train):
-    assert compose_train("logger=wandb", f"data={data}").logger.wandb.dataset == dataset
-
-
 def test_a_setting_the_mechanism_does_not_have_is_an_error(compose_train):
     with pytest.raises(ConfigCompositionException, match=r"mechanism\.k"):
         compose_train("mechanism=gp", "mechanism.k=10")
-
-
-@pytest.mark.parametrize("key", ["data.directry", "data.aux.cuont", "data.network.image_sise"])
-def test_a_misspelt_key_in_a_file_is_an_error_wherever_it_is(key, compose_train, small_data):
-    """Hydra takes any key from a file; whoever is built from it does not."""
-    few = with_small_files("data", "cifar10_features", small_data)
-    config = compose_train("data=cifar10_features", *few)
-    instantiate(config.data)
-    group, _, name = key.rpartition(".")
-    node = config.aux if group == "data.aux" else OmegaConf.select(config, group)
-    with open_dict(node):
-        node[name] = "value"
-    with pytest.raises(InstantiationException, match=f"unexpected keyword argument '{name}'"):
-        instantiate(config.data)
-
-
-def test_a_misspelt_option_lists_the_right_ones(compose_train):
-    with pytest.raises(MissingConfigException, match=r"mechanism/gepp(.|\n)*bgep(.|\n)*gep(.|\n)*gp"):
-        compose_train("mechanism=gepp")

@@ -1,53 +1,28 @@
 import subprocess
 import sys
 
-SETUP = "import logging, os, subprocess, sys; from pathlib import Path; from lightning_gep.cli.console import *\n"
+SCRIPT = """
+import logging, os, subprocess, sys
+from pathlib import Path
+from lightning_gep.cli.console import output_into, terminal
 
-
-def output_of(tmp_path, script):
-    """What the script printed where it was started, and what is in console.log."""
-    done = subprocess.run([sys.executable, "-c", SETUP + script], cwd=tmp_path, capture_output=True, text=True)
-    return done.stdout + done.stderr, (tmp_path / "console.log").read_text()
-
-
-def test_everything_printed_inside_goes_to_the_file_and_nothing_after(tmp_path):
-    seen, written = output_of(
-        tmp_path,
-        """
 print("first")
 handler = logging.StreamHandler(sys.stderr)  # made before, as loggers of libraries are
-with output_into(Path("console.log")):
+with terminal() as console, output_into(Path("console.log")):
     print("by print")
     os.write(2, b"by descriptor\\n")
     handler.stream.write("by an old handler\\n")
     subprocess.run([sys.executable, "-c", "print('by a child')"], check=True)
+    console.print("on the terminal")
 print("last")
-""",
-    )
-    assert seen == "first\nlast\n"
-    assert set(written.splitlines()) == {"by print", "by descriptor", "by an old handler", "by a child"}
+with output_into(Path("console.log")):
+    print("second attempt")
+"""
 
 
-def test_the_terminal_stays_in_reach_of_who_asked_for_it_first(tmp_path):
-    seen, written = output_of(
-        tmp_path,
-        """
-with terminal() as console, output_into(Path("console.log")):
-    console.print("seen")
-    print("not seen")
-""",
-    )
-    assert seen == "seen\n"
-    assert written == "not seen\n"
-
-
-def test_a_second_attempt_is_written_below_the_first(tmp_path):
-    _, written = output_of(
-        tmp_path,
-        """
-for attempt in (1, 2):
-    with output_into(Path("console.log")):
-        print("attempt", attempt)
-""",
-    )
-    assert written == "attempt 1\nattempt 2\n"
+def test_what_a_job_prints_goes_to_its_file_and_the_terminal_stays_in_reach(tmp_path):
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout + done.stderr == "first\non the terminal\nlast\n"
+    *first, second = (tmp_path / "console.log").read_text().splitlines()
+    assert set(first) == {"by print", "by descriptor", "by an old handler", "by a child"}
+    assert second == "second attempt", "written below the first"

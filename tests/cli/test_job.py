@@ -58,6 +58,7 @@ def test_a_finished_job_is_not_run_again(tmp_path):
     assert ledger_count(tmp_path) == STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "error"), [(3, RuntimeError), (12, RuntimeError), (12, KeyboardInterrupt)])
 def test_a_job_that_was_cut_off_continues_with_its_ledger(steps, error, tmp_path, monkeypatch):
     """Also before its first regular checkpoint: lost steps are counted, and shorten the run. Ctrl-C loses none."""
@@ -85,13 +86,14 @@ def test_a_job_that_was_cut_off_continues_with_its_ledger(steps, error, tmp_path
 
 
 def test_other_settings_in_the_same_directory_are_refused_and_lose_nothing(tmp_path):
-    train(composed(tmp_path))
+    short = "trainer.max_steps=1"
+    train(composed(tmp_path, short))
     with pytest.raises(ConfigurationError, match=r"holds a run with other settings \(privacy.epsilon: 8.0 → 2.0\)"):
-        train(composed(tmp_path, "privacy.epsilon=2.0"))
+        train(composed(tmp_path, short, "privacy.epsilon=2.0"))
     assert RunRecord.read(tmp_path).status == "failed", "a sweep that lists its jobs must not take it for finished"
     assert RunRecord.read(tmp_path).config["privacy"]["epsilon"] == 8.0
-    again = train(composed(tmp_path, "logger=none", "threads=2"))
-    assert (again.status, again.privacy["steps"]) == ("finished", STEPS)
+    again = train(composed(tmp_path, short, "logger=none", "threads=2"))
+    assert (again.status, again.privacy["steps"]) == ("finished", 1)
 
 
 def test_where_copies_of_the_data_are_kept_may_change():
@@ -115,7 +117,7 @@ def test_a_setting_that_cannot_work_is_in_the_record(tmp_path):
 
 
 def test_what_is_not_private_is_in_the_table_that_was_asked_for_and_not_in_the_record(tmp_path):
-    record = train(composed(tmp_path, "privacy.log_nonprivate=true"))
+    record = train(composed(tmp_path, "privacy.log_nonprivate=true", "trainer.max_epochs=1"))
     assert any("nonprivate/train/loss" in row for row in read_metrics(tmp_path))
     assert not [name for name in record.metrics if "nonprivate" in name or "train/loss" in name]
 
@@ -126,6 +128,7 @@ def plain(directory, *overrides):
         return compose("train", [f"output_dir={directory}", *words, "mechanism=none", "optimizer.lr=0.2", *overrides])
 
 
+@pytest.mark.slow
 def test_a_job_without_privacy_is_plain_training_and_says_so(tmp_path, monkeypatch):
     with monkeypatch.context() as context:
         stop_after(12, context)
@@ -143,8 +146,9 @@ def test_a_job_without_privacy_is_plain_training_and_says_so(tmp_path, monkeypat
     assert train(plain(tmp_path)) == RunRecord.read(tmp_path)
 
 
+@pytest.mark.slow
 def test_weights_without_privacy_are_what_lightning_alone_gives(tmp_path):
-    config = plain(tmp_path)
+    config = plain(tmp_path, "trainer.max_epochs=2")
     train(config)
     ours = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
     seed_everything(config.seed)

@@ -70,18 +70,3 @@ def test_elsewhere_than_on_a_terminal_every_change_is_a_line(tmp_path):
         "[2/3] running seed=1",
         "[2/3] finished seed=1: 10/10 steps, ε 2, validation 90.5 %, test 90.0 %, 5 s",
     ]
-
-
-@pytest.mark.usefixtures("_looks_often")
-def test_on_a_terminal_the_table_is_drawn_again_and_again_and_leaves_no_trace(tmp_path):
-    SweepRecord("s", jobs=["seed=0"]).write(tmp_path)
-    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
-    with SweepMonitor(tmp_path, console):
-        wait_for(console, "waiting")
-        (tmp_path / "seed=0").mkdir()
-        finished("seed=0").write(tmp_path / "seed=0")
-        wait_for(console, "finished")
-    text = console.file.getvalue()
-    assert "waiting" in text
-    assert "finished" in text
-    assert text.count("seed=0") >= 2

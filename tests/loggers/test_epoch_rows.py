@@ -1,6 +1,4 @@
-import pytest
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_gep.loggers.epoch_rows import EpochRows
 from tests.toys import Classifier, loader, strategy, trainer
@@ -55,23 +53,6 @@ def test_a_row_that_names_no_epoch_waits_with_those_of_its_own():
     assert len(logger.seen) <= 1, "before the first epoch there is nothing to wait for"
     logger.log_metrics(row(1), 6)
     assert [step for _, step in logger.seen] == [3, 4, 5]
-
-
-@pytest.mark.parametrize("status", ["success", "failed"])
-def test_the_end_sends_what_is_left(status):
-    logger = Kept()
-    logger.log_metrics(row(0), 0)
-    logger.finalize(status)
-    assert (logger.seen, logger.status) == ([(row(0), 0)], [status])
-
-
-def test_other_processes_keep_nothing(monkeypatch):
-    logger = Kept()
-    monkeypatch.setattr(rank_zero_only, "rank", 1)
-    logger.log_metrics(row(0), 0)
-    monkeypatch.setattr(rank_zero_only, "rank", 0)
-    logger.send_rows()
-    assert logger.seen == []
 
 
 def test_a_fit_logs_the_same_rows_as_without_it(tmp_path):

@@ -100,7 +100,7 @@ class Slow(Callback):
     """Steps that take long, as those with many records do."""
 
     def on_train_batch_end(self, *_):
-        time.sleep(0.5)
+        time.sleep(0.2)
 
 
 def test_rows_do_not_tell_how_long_a_step_took(tmp_path):
@@ -111,8 +111,8 @@ def test_rows_do_not_tell_how_long_a_step_took(tmp_path):
     first, second = ([row["_runtime"] for row in run.rows if row["epoch"] == epoch] for epoch in (0, 1))
     for times in (first, second):
         assert len(times) > 5
-        assert max(times) - min(times) < 1.0, "five steps took twice that"
-    assert min(second) - max(first) > 1.0
+        assert max(times) - min(times) < 0.5, "five steps took twice that"
+    assert min(second) - max(first) > 0.5
 
 
 def test_a_run_that_was_not_finished_is_never_continued_by_another_job(tmp_path):
@@ -197,7 +197,6 @@ class BeganError(Exception):
         ("k" * 40, None, True, "offline"),
         (None, None, False, "online"),
         (None, "disabled", None, None),
-        ("k" * 40, "offline", None, None),
         (None, "offline", False, "online"),
     ],
 )
@@ -267,6 +266,7 @@ def test_the_config_makes_it_beside_the_csv(tmp_path):
     assert "privacy/target_epsilon" not in run.summary
 
 
+@pytest.mark.slow
 def test_every_job_of_a_real_sweep_is_a_run_with_exactly_these_keys(tmp_path):
     """What gep-train really wrote: two jobs of one process, one of them asked to log what is not private."""
     command = [sys.executable, "-m", "lightning_gep.cli.train", "-m", "privacy.log_nonprivate=false,true", "sweep=it"]
@@ -281,6 +281,8 @@ def test_every_job_of_a_real_sweep_is_a_run_with_exactly_these_keys(tmp_path):
     more = asked.keys - quiet.keys
     assert "nonprivate/train/loss" in more
     assert all(key.startswith("nonprivate/") for key in more)
+    assert b"train/loss" not in everything_below(quiet.path.parent)
+    assert b"train/loss" not in everything_below(asked.path.parent).replace(b"nonprivate/train/loss", b"")
     for run in jobs.values():
         assert (run.run.run_group, run.run.job_type, run.exit_code) == ("it", "gep", 0)
         assert run.config["privacy"]["epsilon"] == 8.0

@@ -23,13 +23,6 @@ def written(path, count):
     return path
 
 
-def test_every_release_is_there_with_its_parameters(tmp_path):
-    content = read(written(tmp_path / "ledger", 5))
-    assert content.run_id == "run"
-    assert content.parameters == PARAMETERS
-    assert content.history == [(EVENT, 5)]
-
-
 def test_record_returns_only_after_the_line_is_synced(tmp_path, monkeypatch):
     path = written(tmp_path / "ledger", 1)
     ledger = Ledger.resume(path, "run")
@@ -125,14 +118,13 @@ def test_a_killed_process_has_recorded_at_least_what_it_drew(tmp_path):
             print(step, flush=True)
         """
     )
-    for attempt in range(2):
-        path = tmp_path / f"ledger{attempt}"
-        child = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE, text=True)
-        reported = [int(child.stdout.readline()) for _ in range(20 + 7 * attempt)]
-        os.kill(child.pid, signal.SIGKILL)
-        reported += [int(line) for line in child.stdout.read().split()]
-        child.wait()
-        assert len(read(path).releases) >= reported[-1]
+    path = tmp_path / "ledger"
+    child = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE, text=True)
+    reported = [int(child.stdout.readline()) for _ in range(20)]
+    os.kill(child.pid, signal.SIGKILL)
+    reported += [int(line) for line in child.stdout.read().split()]
+    child.wait()
+    assert len(read(path).releases) >= reported[-1]
 
 
 def test_a_repair_that_was_torn_itself_is_repaired(tmp_path):

@@ -45,19 +45,6 @@ def test_the_test_images_are_the_same_for_every_seed_and_the_validation_images_a
     assert not fingerprints(other.train) & fingerprints(first.test)
 
 
-def test_private_and_public_images_have_one_format():
-    module = digits(batch_size=64, aux_batch_size=30)
-    private, public = next(iter(module.train_dataloader())), next(iter(module.aux_dataloader()))
-    assert [len(private[0]), len(public[0])] == [64, 30]
-    for images, labels in (private, public):
-        assert images.shape[1:] == (1, 8, 8)
-        assert images.dtype == torch.float32
-        assert labels.dtype == torch.int64
-        assert images.min() == -1
-        assert images.max() == 1
-        assert set(labels.tolist()) <= set(range(10))
-
-
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

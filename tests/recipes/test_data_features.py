@@ -1,5 +1,3 @@
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -154,13 +152,3 @@ def test_the_pre_trained_network_sees_each_image_by_itself_and_tells_them_apart(
     assert np.abs(together[0] - together[1]).max() > 0.1
     grey = images[:1, :1]
     assert np.allclose(network(grey), network(grey.repeat(3, axis=1)), atol=1e-5)
-
-
-def test_a_network_that_cannot_be_is_named(monkeypatch):
-    with pytest.raises(ConfigurationError, match="image_size=100 is not a multiple of 32"):
-        EfficientNetLite0(image_size=100)
-    with pytest.raises(ConfigurationError, match=r"device='gpu' cannot be used .*Use auto, cpu or cuda"):
-        EfficientNetLite0(device="gpu")
-    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'lightning-gep\[features\]'"):
-        EfficientNetLite0()(pixels(1).transpose(0, 3, 1, 2))

@@ -1,11 +1,9 @@
 import numpy as np
 import pytest
-import torch
 
 from lightning_gep.errors import ConfigurationError, MissingDataError
 from lightning_gep.strategy.random_labels import RandomLabels
 from recipes.data.digits import DigitsDataModule
-from recipes.data.photographs import PhotographPatches, Photographs
 from recipes.data.public import TestSamples, label_choice, public_dataset
 from recipes.data.public_sources import Cifar100, ImageFolder, ImageNet
 from recipes.data.records import drawn_rows
@@ -51,26 +49,6 @@ def test_a_folder_of_pictures_of_all_sizes_and_colours(tmp_path):
     assert source.records(COLOUR).labels == 5 * [0] + 5 * [1]
     data_files.write_pictures(tmp_path / "flat", [""], each=3)
     assert ImageFolder(str(tmp_path / "flat"), str(tmp_path / "cache"), count=None).records(COLOUR).labels is None
-
-
-def test_cifar_100_from_an_npz_or_its_own_format(tmp_path, small_data):
-    official = Cifar100(str(small_data), str(tmp_path / "cache"), count=None).records(COLOUR)
-    assert official.labels == list(range(30))
-    data_files.write_npz(tmp_path / "cifar100_aux.npz", 5, labelled=False)
-    own = Cifar100(str(tmp_path), count=None).records(COLOUR)
-    assert len(own) == 5
-    assert own.labels is None
-
-
-def test_photographs_come_in_the_shape_of_the_private_images():
-    colour = Photographs().records((3, 12, 12)).images
-    assert colour.shape[1:] == (3, 12, 12)
-    assert (colour.flatten(1).min(dim=1).values == -1).all()
-    assert not torch.equal(colour[:, 0], colour[:, 1])
-    assert torch.equal(Photographs().records((1, 8, 8)).images, PhotographPatches(8).images)
-    assert len(Photographs(count=20).records((1, 8, 8))) == 20
-    with pytest.raises(ConfigurationError, match="count=20000 is above the 5318 public images of photographs"):
-        Photographs(count=20000).records((1, 8, 8))
 
 
 def test_labels_are_drawn_afresh_or_those_of_the_source(tmp_path):

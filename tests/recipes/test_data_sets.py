@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from lightning_gep.errors import ConfigurationError, MissingDataError
-from recipes.data.files import fitted
 from recipes.data.image_sets import CIFAR_10, MNIST, PRIVATE, SVHN
 from recipes.data.images import ImageDataModule
 from tests import data_files
@@ -132,27 +131,6 @@ def test_later_starts_read_the_cache_alone(tmp_path, monkeypatch):
     assert np.array_equal(before.inputs, after.inputs)
     data_files.write_npz(tmp_path / "mnist_train.npz", 9, side=28, channels=1)
     assert len(loaded(tmp_path)[0]) == 9, "a file that is put there later is used"
-
-
-def test_without_torchvision_the_error_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    monkeypatch.delitem(sys.modules, "torchvision.datasets", raising=False)
-    with pytest.raises(ConfigurationError, match=r"MNIST needs an extra.*pip install 'lightning-gep\[data\]'"):
-        loaded(tmp_path, download=True)
-
-
-def test_images_are_cropped_to_the_middle_and_resized():
-    left, right = np.full((1, 3, 32, 16), 200, np.uint8), np.full((1, 3, 32, 16), 100, np.uint8)
-    halves = np.concatenate([left, right], axis=3)
-    assert fitted(halves, (3, 32, 32)) is halves
-    grey = fitted(halves, (1, 28, 28))
-    assert grey.shape == (1, 1, 28, 28)
-    assert (grey[..., :13] == 200).all()
-    assert (grey[..., 15:] == 100).all()
-    middle = fitted(halves, (3, 32, 8))  # a narrow strip with both halves in it
-    assert set(np.unique(middle)) == {100, 200}
-    colour = fitted(grey, (3, 14, 14))
-    assert (colour[0, 0] == colour[0, 1]).all()
 
 
 def test_missing_files_are_downloaded_by_torchvision_if_asked_for(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch import nn
 
 from lightning_gep.algorithm.groups import ParameterGroups
@@ -16,9 +15,6 @@ from recipes.measured.__main__ import SOURCES, main
 from recipes.measured.batch import WHOLE, of_gradients, of_projection, products_of
 from recipes.measured.figures import FIGURES
 from recipes.measured.nested_basis import cold_start, largest_quotas
-from recipes.measured.training import training
-from recipes.running.settings import settings_of, without_machine
-from recipes.tables import FIRST_EPOCHS
 
 RECORDS, ANCHORS = 14, 40
 S, S1, S2 = 1.6, 1.2, 1.0
@@ -140,6 +136,7 @@ def read(directory, data):
     return json.loads(text)
 
 
+@pytest.mark.slow
 def test_all_figures_come_from_one_training_that_is_measured_once(command, tmp_path, capsys, monkeypatch):
     assert command("cifar10", "--steps", "0", "2", "--sources", "imagenet") == 0
     figures = read(tmp_path, "cifar10")
@@ -180,31 +177,3 @@ def test_all_figures_come_from_one_training_that_is_measured_once(command, tmp_p
     assert not (tmp_path / "work").exists()
     assert command("cifar10", "--steps", "0", "1") == 2
     assert "figures of a training begun" in capsys.readouterr().err
-
-
-def test_a_step_that_was_cut_is_measured_by_the_next_call_with_its_noise_beside_it(command, tmp_path, capsys):
-    words = ["--sources", "imagenet"]
-    assert command("mnist", "--steps", "0", "2", *words) == 0
-    whole, file = read(tmp_path, "mnist"), tmp_path / "figures" / "measured_mnist.json"
-    file.write_text(json.dumps({**whole, "steps": {"0": whole["steps"]["0"]}}))
-    capsys.readouterr()
-    assert command("mnist", *words) == 0
-    figures, printed = read(tmp_path, "mnist"), capsys.readouterr().out
-    assert list(figures["steps"]) == ["0", "2"]
-    assert {epsilon: noise["epochs"] for epsilon, noise in figures["noise"].items()} == {"2": 50, "5": 90, "8": 200}
-    for noise in figures["noise"].values():
-        sigma, p = noise["noise_multiplier"], 14394
-        assert noise["gradient"] == pytest.approx(10 * sigma * p**0.5 / 4)
-        assert noise["embedding"] == pytest.approx(10 * 2**0.5 * sigma * 4**0.5 / 4)
-        assert noise["residual"] == pytest.approx(2 * 2**0.5 * sigma * p**0.5 / 4)
-    lengths = [f"{step['gradients']['norm_of_mean']['all']:.3g}" for step in figures["steps"].values()]
-    assert f"| gradient, before clipping | {' | '.join(lengths)} | – | – | – |" in printed
-
-
-def test_the_training_on_cifar10_is_that_of_gep_in_its_first_epochs():
-    """So that the directory of the one serves the other: only what is shown may differ."""
-    (run,) = FIRST_EPOCHS.runs(["gep"])
-    asked = OmegaConf.to_container(training("cifar10", ["output_dir=."]), resolve=True)
-    done = settings_of(run)
-    for group in ("data", "aux", "model", "optimizer", "scheduler", "mechanism", "privacy", "trainer", "seed"):
-        assert without_machine(asked[group]) == done[group]

@@ -8,14 +8,13 @@ from functools import cache
 import pytest
 
 from lightning_gep.cli.configs import config_directory
-from lightning_gep.privacy.accounting import SampledGaussian, epsilon
 from recipes import results
 from recipes.measured.figures import FIGURES
 from recipes.page import PAGE, page
 from recipes.page.overview import README, overview
 from recipes.page.plots import draw
 from recipes.page.summary import PICTURE, compared, summary
-from recipes.page.table import in_short, section
+from recipes.page.table import in_short
 from recipes.running.outcome import (
     RESULTS,
     counts,
@@ -26,7 +25,7 @@ from recipes.running.outcome import (
 )
 from recipes.running.settings import settings_of
 from recipes.tables import PAIRS, TABLE1, TABLES, TUNING, runs_in_order
-from recipes.tables.ours import BEST, HELD_OUT, NOISE
+from recipes.tables.ours import BEST, HELD_OUT
 from recipes.tables.types import Run
 
 EXPERIMENTS = config_directory() / "experiment"
@@ -96,18 +95,6 @@ def test_published_figures_are_those_in_the_experiment_files():
             epsilon = settings_of_cell(cell)["privacy"]["epsilon"]
             same = CELL[f"mnist_{mechanisms[cell.experiment]}_eps{epsilon:g}"]
             assert (cell.published, cell.published_epsilon) == (same.published, same.published_epsilon)
-
-
-def test_a_network_that_cannot_learn_without_privacy_is_said_before_anything_else():
-    results = {cell.name: [] for cell in TABLE1.rows}
-    for run, accuracy in zip(TABLE1.baseline, (0.989, 0.941, 0.4), strict=True):
-        results[run.cell.name] = [result(run, accuracy, epsilon="inf")]
-    lines = section(TABLE1, results)
-    expected = "**Without privacy far below the published figure: CIFAR-10 40.00 % instead of 90.4 %.**"
-    assert lines[2].startswith(expected)
-    (found,) = [line for line in lines if line.startswith("| CIFAR-10: no privacy")]
-    assert found.split(" | ")[1:6] == ["90.4", "–", "40.00", "1 of 1", "∞"]
-    assert row(lines, CELL["svhn_gep_eps2"]) == ["92.3", "3.06", "not run", "0 of 1", "–", "–", "–"]
 
 
 def test_the_page_has_means_with_their_spread_and_draws_what_there_is(tmp_path):
@@ -182,19 +169,6 @@ def test_a_committed_result_is_of_its_cells_settings_and_names_no_machine():
         assert found["config"] == settings, f"{run.name}: its settings have changed; run it again or delete it"
         assert found["private"] == (run.table != "no_privacy"), run.name
         assert not re.search(r'"(~|\.{0,2})/|https?:', json.dumps(found)), run.name
-
-
-@pytest.mark.parametrize("table", TABLES, ids=[table.name for table in TABLES])
-def test_every_cell_can_be_composed(table):
-    for cell in (cell for cell in table.cells if cell.overrides):
-        assert settings_of_cell(cell)["threads"] == 1
-
-
-def test_the_noise_of_the_first_epochs_is_what_epsilon_8_needs_over_all_of_them():
-    whole = settings_of_cell(CELL["cifar10_gp_eps8"])
-    epochs, batch = whole["trainer"]["max_epochs"], whole["data"]["batch_size"]
-    event = SampledGaussian(batch / 50_000, NOISE)
-    assert 7.99 < epsilon([(event, epochs * 50_000 // batch)], whole["privacy"]["delta"]) <= 8
 
 
 def write_pair(output, pair, gp, gep):

@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import norm
 
 from recipes.pate.__main__ import main
-from recipes.pate.accounting import ORDERS, budget_for, data_dependent_epsilon, epsilon_of, gaussian_rdp
+from recipes.pate.accounting import ORDERS, budget_for, epsilon_of, gaussian_rdp
 from recipes.pate.page import FOLDER, section
-from recipes.pate.voting import Answers, Voting, ask, probability_of_an_answer, probability_of_another
+from recipes.pate.voting import Voting, ask, probability_of_an_answer, probability_of_another
 from tests import data_files
 
 VOTING = Voting(threshold=200, check_noise=150, vote_noise=40)
@@ -78,15 +78,7 @@ def test_the_cost_of_given_votes_is_never_below_the_true_divergence(counts, nois
         assert (true <= bound + 1e-12).all()
 
 
-def test_where_teachers_agree_the_votes_cost_less_than_they_might():
-    votes = [np.array([250, 0])] * 300
-    answers = Answers([0] * 300)
-    agreeing = data_dependent_epsilon(answers, votes, VOTING, 1e-5)
-    torn = data_dependent_epsilon(answers, [np.array([125, 125])] * 300, VOTING, 1e-5)
-    assert agreeing < 0.7 * torn
-    assert torn >= epsilon_of(answers.cost(VOTING), 1e-5)
-
-
+@pytest.mark.slow
 def test_the_command_runs_and_says_which_figures_are_private_themselves(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("recipes.pate.__main__.TEACHER_STEPS", 3)
     monkeypatch.setattr("recipes.pate.__main__.STUDENT_STEPS", 3)

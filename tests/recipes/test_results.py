@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -154,8 +152,9 @@ def released(directory):
     return max((content.count for content in contents if content is not None), default=0)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_continued_elsewhere_by_the_same_command(mnist, tmp_path, monkeypatch):
-    steps = 80
+    steps = 30
     extra = tuple(small(MNIST_GP, **{"trainer.max_steps": steps, "trainer.max_epochs": 100}))
     places = Places(mnist, tmp_path / "work", tmp_path / "out", extra)
     directory = Job(MNIST_GP, places).directory
@@ -238,17 +237,3 @@ def test_being_stopped_from_outside_is_like_ctrl_c(number, mnist, tmp_path, endl
     assert [process.code for process in endless] == [1]
     assert "interrupted; the same command continues it" in capsys.readouterr().out
     assert signal.getsignal(number) == signal.SIG_DFL
-
-
-def test_a_process_that_does_not_stop_is_killed(mnist, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "SECONDS_TO_STOP", 0.2)
-    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
-    begun = []
-
-    def start(arguments, log):
-        begun.append(subprocess.Popen([sys.executable, "-c", deaf]))
-        return begun[-1]
-
-    monkeypatch.setattr(runner, "start", start)
-    work([MNIST_GP], Places(mnist, tmp_path / "work", tmp_path / "out"), seconds=2)
-    assert begun[0].poll() != 0

@@ -1,8 +1,6 @@
 """The page in a real browser: what it requests, and that it works by mouse and keyboard, on a phone, dark, printed."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 
@@ -10,6 +8,8 @@ from lightning_gep.reporting.report import html_report
 from lightning_gep.reporting.runs import load
 from tests.browser import Watched, browser, hover_a_point  # noqa: F401  # a fixture
 from tests.synthetic_runs import write_run, write_sweep
+
+pytestmark = pytest.mark.browser
 
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 375, "height": 700}
 ATTACK = "<img src=x onerror=\"document.title='attacked'\"><script>document.title='attacked'</script>"
@@ -112,16 +112,6 @@ def test_sorting_by_mouse(opened):
     opened.locator("th[data-key=epsilon] button").click()
     assert column(opened, "epsilon")[0].startswith("∞")
     assert "not private" in column(opened, "epsilon")[0]
-
-
-def test_sorting_by_keyboard(opened):
-    opened.locator("#filter-mechanism").focus()
-    for _ in range(4):
-        opened.keyboard.press("Tab")
-    assert opened.evaluate("document.activeElement.closest('th').dataset.key") == "mechanism"
-    assert opened.evaluate("getComputedStyle(document.activeElement).outlineWidth") == "3px", "the focus is visible"
-    opened.keyboard.press("Enter")
-    assert column(opened, "mechanism") == ["GEP"] * 10 + ["GP"] * 9
 
 
 def test_filters(opened):
@@ -227,24 +217,3 @@ def test_three_hundred_runs_make_a_small_page_that_opens(watched, tmp_path):
     path = write_page(tmp_path)
     assert path.stat().st_size < 10e6
     assert watched(path).locator("#runs-table tbody").count() == 308
-
-
-def run(module, *arguments, cwd):
-    command = [sys.executable, "-m", f"lightning_gep.cli.{module}", *arguments]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_report_of_a_sweep_that_was_really_trained(tmp_path, watched):
-    jobs = ("privacy.epsilon=4,8", "seed=0,1", "trainer.max_epochs=1", "mechanism.k=20", "privacy.accountant=rdp")
-    run("train", "-m", *jobs, "sweep=it", "privacy.log_nonprivate=true", cwd=tmp_path)
-    run("report", "sweeps/it", cwd=tmp_path)
-    page = watched(tmp_path / "sweeps" / "it" / "report.html", viewport=PHONE)
-    assert len(column(page, "job")) == 4
-    page.locator("th[data-key=epsilon] button").click()
-    assert "privacy.epsilon=8" in column(page, "job")[0].replace("\n", "")
-    assert "±" in hover_a_point(page, "#plot-accuracy-epsilon")
-    assert page.evaluate(FIT)
-    assert page.get_by_text("not private", exact=True).count() > 0, "values logged as nonprivate/… are marked"
-    assert page.locator("#privacy .privacy-card").first.is_visible()
-    assert page.get_by_text("cannot be shown").count() == 0

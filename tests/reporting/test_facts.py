@@ -8,9 +8,7 @@ from lightning_gep.reporting.facts import (
     best_run,
     best_sentences,
     composition_sentence,
-    means,
     not_covered,
-    not_private_sentence,
 )
 from lightning_gep.reporting.runs import Collection, Run, load
 from tests.synthetic_runs import write_run, write_sweep
@@ -61,13 +59,6 @@ def test_without_a_card_costs_are_added_up_where_they_are_known(runs, said):
     assert said in composition_sentence(runs)
 
 
-def test_runs_that_are_not_private_are_counted_by_reason():
-    runs = [run(), run(private=False), run(private=False), run(private=False, noise_multiplier=0.0)]
-    text = not_private_sentence(runs)
-    assert text == "Not private: 1 run without noise (ε = ∞) and 2 runs whose sampling and noise are reproducible."
-    assert not_private_sentence([run()]) == ""
-
-
 def test_what_is_not_covered_is_as_the_cards_say(tmp_path):
     write_run(tmp_path / "one")
     assert "values logged as nonprivate/…" in not_covered(load(tmp_path))
@@ -88,11 +79,3 @@ def test_a_waiting_job_claims_nothing(tmp_path):
     assert [shown[key] for key in ("validation", "test", "steps", "time", "memory", "delta")] == ["–"] * 6
     assert shown["epsilon"] == "– / 2"
     assert next(column for column in COLUMNS if column.key == "epsilon").sorts_as(waiting) == ""
-
-
-def test_means_over_seeds_by_hand():
-    known = {"mechanism": "gep", "target_epsilon": 2.0}
-    scores = [(0.8, 0.81), (0.84, None), (0.82, None)]
-    runs = [run("finished", *score, epsilon=1.9991, **known) for score in scores]
-    failed = run("failed", 0.1, epsilon=1.0, **known)
-    assert means([*runs, failed]).rows == [["GEP", "2", "2", "1e-5", "3", "82.00 ± 2.00", "81.00 (1 run)"]]

@@ -4,8 +4,7 @@ import math
 import pytest
 
 from lightning_gep.reporting.accuracy import against_epsilon, against_k
-from lightning_gep.reporting.cost import peak_memory, training_time
-from lightning_gep.reporting.curves import DIAGNOSTICS, LEARNING, epsilon_over_training, over_steps
+from lightning_gep.reporting.curves import DIAGNOSTICS, epsilon_over_training
 from lightning_gep.reporting.figures import sections
 from lightning_gep.reporting.groups import Settings
 from lightning_gep.reporting.published import EPSILONS, RESULTS
@@ -35,12 +34,6 @@ def test_means_and_deviations_by_hand():
     assert mean["error_y"]["array"] == [2.0, pytest.approx(2.1213, abs=1e-4)]
     assert sorted(singles["y"]) == [80.0, 82.0, 84.0, 90.0, 93.0]
     assert plot_of(runs).table.rows[0] == ["GEP", "2", "2", "3", "82.00 ± 2.00"]
-
-
-def test_one_epsilon_is_no_curve_unless_the_paper_has_one():
-    runs = [run(0.9, 2.0), run(0.91, 2.0)]
-    assert plot_of(runs) is None
-    assert plot_of(runs, "MNIST") is not None
 
 
 @pytest.mark.parametrize("data", ["MNIST", "SVHN", "CIFAR-10"])
@@ -90,18 +83,6 @@ def test_text_from_disk_is_no_markup_in_plotly():
     assert "&lt;b&gt;" in json.dumps(plot_of(runs).traces)
 
 
-def test_learning_curves_of_few_runs_and_of_many(tmp_path):
-    write_sweep(tmp_path / "few", seeds=(0,), epsilons=(2.0, 4.0))
-    write_sweep(tmp_path / "many", seeds=range(4), epsilons=(2.0, 4.0))
-    few, many = (load(tmp_path / name).runs for name in ("few", "many"))
-    assert len(over_steps(LEARNING, few, Settings(few)).legend) == 4
-    plot = over_steps(LEARNING, many, Settings(many))
-    assert [entry.label for entry in plot.legend] == ["GEP, ε = 2", "GEP, ε = 4", "GP, ε = 2", "GP, ε = 4"]
-    at_9 = [100 * dict(run.curve("val/accuracy"))[9.0] for run in many[:4]]
-    line = next(trace for trace in plot.traces if "fill" not in trace)
-    assert line["y"][0] == pytest.approx(sum(at_9) / 4, abs=1e-3)
-
-
 def test_epsilon_over_training_meets_its_target_at_the_planned_step(tmp_path):
     write_sweep(tmp_path, epsilons=(2.0, 8.0))
     plot = epsilon_over_training(load(tmp_path).runs)
@@ -121,17 +102,6 @@ def test_a_run_under_way_is_held_against_the_planned_curve(tmp_path):
     assert "planned" in " ".join(plot.notes)
 
 
-def test_time_and_memory(tmp_path):
-    write_sweep(tmp_path, states=["failed"])
-    runs = load(tmp_path).runs
-    settings = Settings(runs)
-    time = training_time(runs, settings)
-    assert time.table.rows[1][0] == "GP"
-    assert time.table.rows[0][1] == "8", "a failed run's time says nothing"
-    assert peak_memory(runs, settings).table.rows[1][2:] == ["548 MB", "7 MB", "540 MB", "556 MB"]
-    assert training_time(runs[-1:], settings) is None
-
-
 def test_what_is_not_private_stands_apart(tmp_path):
     write_sweep(tmp_path, nonprivate=True)
     found = {section.key: section for section in sections(load(tmp_path))}
@@ -140,30 +110,6 @@ def test_what_is_not_private_stands_apart(tmp_path):
     assert all(quantity.logged.startswith("nonprivate/") for quantity in DIAGNOSTICS)
     elsewhere = [plot.key for key, section in found.items() if key != "nonprivate" for plot in section.plots]
     assert elsewhere == ["accuracy-epsilon", "learning", "epsilon-steps", "time", "memory"]
-
-
-def test_what_was_not_logged_is_left_out_with_a_hint(tmp_path):
-    write_run(tmp_path / "one")
-    (tmp_path / "one" / "metrics" / "metrics.csv").unlink()
-    found = sections(load(tmp_path / "one"))
-    assert not any(section.plots for section in found)
-    hints = " ".join(hint for section in found for hint in section.missing)
-    for name in (
-        "val/accuracy",
-        "privacy/epsilon",
-        "log_nonprivate",
-        "mechanism.k=",
-        "privacy.epsilon=",
-        "performance/",
-    ):
-        assert name in hints
-
-
-def test_each_data_set_has_its_own_plots(tmp_path):
-    write_sweep(tmp_path / "a", data="x.MNIST")
-    write_sweep(tmp_path / "b")
-    titles = [plot.title for plot in sections(load(tmp_path))[0].plots]
-    assert titles == ["Test accuracy against ε: MNIST", "Test accuracy against ε: Digits"]
 
 
 def test_every_plot_has_words_numbers_and_finite_values(tmp_path):

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from lightning_gep.reporting.groups import Settings, at_most, epsilon_of, mean_curve, varying
+from lightning_gep.reporting.groups import Settings, epsilon_of, mean_curve, varying
 from lightning_gep.reporting.runs import Run
 
 
@@ -29,14 +29,6 @@ def test_the_epsilon_of_a_run_is_its_target_and_infinite_without_noise():
     assert epsilon_of(run(epsilon=1.9801)) == 1.981
     assert epsilon_of(run(epsilon=math.inf, target_epsilon=2.0)) == math.inf
     assert epsilon_of(run()) is None
-
-
-def test_the_finest_grouping_that_can_be_read():
-    runs = [run(k=k) for k in range(20)]
-    groups, passed = at_most(runs, [lambda r: str(r.k), lambda r: str(r.k % 3)], most=5)
-    assert (list(groups), passed) == (["0", "1", "2"], True)
-    groups, passed = at_most(runs, [lambda r: str(r.k)], most=5)
-    assert (len(groups), passed) == (5, True)
 
 
 def test_mean_curves_do_not_jump_with_who_is_in_them():

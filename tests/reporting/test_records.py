@@ -51,7 +51,7 @@ def hold(directory, held, release):
 
 
 def test_a_second_process_is_refused_and_asking_does_not_disturb_the_first(tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     held, release = context.Event(), context.Event()
     process = context.Process(target=hold, args=(str(tmp_path), held, release))
     process.start()

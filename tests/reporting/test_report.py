@@ -178,14 +178,6 @@ def test_markdown_of_a_sweep(sweep):
     assert "nonprivate/gradient" not in text, "values that are not private are left out"
 
 
-def test_markdown_of_one_run(tmp_path):
-    write_run(tmp_path / "one", data="x.SVHN")
-    text = markdown_report(load(tmp_path / "one"))
-    assert "# one\n\nFinished. Data: SVHN." in text
-    assert "differentially private for adding or removing one training record" in text
-    assert "| GEP, paper | 8 claimed | 18.44 (PLD) | 95.1 |" in text
-
-
 def test_markdown_names_errors_warnings_and_what_is_not_private(tmp_path):
     write_run(tmp_path / "infinite", epsilon=math.inf)
     write_run(tmp_path / "failed", job="a | b\n| <img src=x>", status="failed", error="x | <script>\n\n# title")

@@ -59,13 +59,9 @@ def test_what_lies_inside_a_run_is_not_another_run(tmp_path):
     "content",
     [
         b"{",
-        b"[]",
         b"\xff\xfe",
         b'{"job": "x", "colour": "red"}',
-        b'{"job": "x", "metrics": null}',
-        b'{"job": 3}',
         b'{"job": "x", "config": []}',
-        b'{"job": "x", "privacy": "none"}',
         b"{}",
     ],
 )
@@ -89,14 +85,6 @@ def test_damage_beside_the_record_is_a_warning(tmp_path, place):
     assert not collection.damaged
 
 
-def test_a_damaged_sweep_file_leaves_its_runs(tmp_path):
-    write_sweep(tmp_path, seeds=(0,), epsilons=(2.0,))
-    (tmp_path / "sweep.json").write_text("{")
-    collection = load(tmp_path)
-    assert len(collection.runs) == 2
-    assert "sweep.json" in collection.warnings[0]
-
-
 def test_directories_without_runs(tmp_path):
     with pytest.raises(ConfigurationError, match="no directory"):
         load(tmp_path / "missing")
@@ -105,14 +93,6 @@ def test_directories_without_runs(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ConfigurationError, match=r"run\.json cannot be read"):
         load(tmp_path)
-
-
-def test_a_run_without_noise(tmp_path):
-    write_run(tmp_path / "one", epsilon=math.inf)
-    run = load(tmp_path / "one").single
-    assert run.epsilon == math.inf
-    assert run.not_private
-    assert run.curve("privacy/epsilon") == []
 
 
 def test_a_seeded_run_is_not_private_whatever_its_noise(tmp_path):
@@ -137,12 +117,8 @@ def test_an_automatic_k_comes_from_the_card(tmp_path):
         ("recipes.data.digits.DigitsDataModule", "Digits"),
         ("my.data.MNISTDataModule", "MNIST"),
         ("my.data.FashionMNISTDataModule", "FashionMNIST"),
-        ("my.data.Fashion_MNIST", "Fashion_MNIST"),
-        ("my.data.KMNISTData", "KMNIST"),
-        ("my.data.SVHNDataModule", "SVHN"),
         ("my.data.CIFAR10DataModule", "CIFAR-10"),
         ("my.data.CIFAR100DataModule", "CIFAR100"),
-        ("my.mnist.Letters", "Letters"),
     ],
 )
 def test_only_the_papers_data_sets_bear_their_names(target, name):

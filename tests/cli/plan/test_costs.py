@@ -47,22 +47,3 @@ def test_epsilon_over_the_run_is_what_the_run_will_report(accountant):
         assert spent == account.epsilon()
     assert [steps for steps, _ in planned.epsilon_at_quarters()] == [5, 9, 14]
     assert planned.epsilon_over_steps()[-1] == (18, pytest.approx(planned.epsilon))
-
-
-def test_thresholds_of_other_mechanisms_may_be_automatic():
-    assert plan_noise(replace(GP, k="auto", clip_residual="auto"), SMALL).k is None
-    assert plan_noise(replace(BGEP, clip_residual="auto"), SMALL).k == 40
-
-
-def test_a_larger_batch_has_less_noise_and_one_step_on_everything_the_least():
-    """What the search says about its own criteria."""
-    one = plan_noise(GP, replace(SMALL, batch_size=1000, max_steps=1))
-    endless = replace(SMALL, max_epochs=-1, max_steps=40)
-    same_steps = [plan_noise(GP, replace(endless, batch_size=size)) for size in (50, 200, 800, 1000)]
-    noises = [planned.noise_per_step for planned in same_steps]
-    assert noises == sorted(noises, reverse=True)
-    assert one.noise_per_step < noises[-1] / 6
-    means = [planned.noise_of_mean for planned in same_steps]
-    assert means == sorted(means, reverse=True)
-    assert means[-1] == pytest.approx(one.noise_of_mean, rel=1e-3)
-    assert plan_noise(GP, replace(endless, batch_size=800, max_steps=80)).noise_per_step > noises[2]

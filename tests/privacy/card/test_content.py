@@ -180,13 +180,6 @@ def test_it_is_there_from_the_start_and_follows_the_checkpoints(tmp_path):
     assert spent[3] < last["epsilon_spent"]["rdp"]
 
 
-def test_with_a_target_the_plan_is_known_at_once():
-    plan = PrivacyPlan.make(GP(1.0), num_records=100, expected_batch_size=10, delta=1e-3, epsilon=5.0, steps=3)
-    guarantee = run_card(PrivacyAccount(plan), FACTS, "training")["guarantee"]
-    assert 4.9 < guarantee["epsilon_planned"]["pld"] <= 5.0 < guarantee["epsilon_planned"]["rdp"]
-    assert guarantee["target_epsilon"] == 5.0
-
-
 class Fails(Callback):
     def __init__(self, error):
         self.error = error
@@ -348,15 +341,6 @@ def test_fast_dev_run_works(tmp_path):
     used = strategy(generator="system")
     fit(tmp_path, used, fast_dev_run=2, enable_checkpointing=True)
     assert card_in(used.card_directory)["status"] == "finished"
-
-
-def test_default_checkpoints_have_the_card_beside_them(tmp_path):
-    used = strategy()
-    assert used.card_directory is None
-    fit(tmp_path, used, enable_checkpointing=True)
-    (checkpoint,) = tmp_path.rglob("*.ckpt")
-    assert used.card_directory == checkpoint.parent
-    assert card_in(checkpoint.parent)["steps"]["counted"] == 4
 
 
 def test_a_place_that_cannot_be_written_is_a_warning_and_training_ends_well(tmp_path):

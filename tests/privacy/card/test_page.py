@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from lightning_gep.privacy.card import card_css, card_html
+from lightning_gep.privacy.card import card_html
 from lightning_gep.privacy.card.page import card_page
 from lightning_gep.privacy.card.sweep import sweep_card
 from lightning_gep.privacy.rounding import shown_epsilon
@@ -89,15 +89,6 @@ def test_all_text_is_escaped():
         assert "script" not in parsed.tags
         assert "<script" not in page
         assert "alert(" in parsed.text
-
-
-def test_the_page_embeds_the_card_that_reports_embed():
-    card = a_card()
-    body, page = card_html(card), card_page(card)
-    assert str(body) in page
-    assert body.startswith('<article class="privacy-card">')
-    assert "<style" not in body
-    assert card_css() in page
 
 
 def test_a_card_that_lacks_fields_is_shown_all_the_same():
