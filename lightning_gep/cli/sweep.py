@@ -122,9 +122,7 @@ class GridSweeper(BasicSweeper):
         if not hasattr(self, "record"):
             return  # the settings were refused before there was a job
         if not self.record.jobs:
-            console.print(
-                "The random number of runs is 0, so nothing is trained. The guarantee does not cover drawing again."
-            )
+            console.print("The random number of runs is 0: nothing is trained. Drawing again would not be covered.")
             return
         runs = self._runs(self.record.jobs)
         console.print(outcome_table(self.record.jobs, runs))

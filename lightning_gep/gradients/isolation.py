@@ -151,9 +151,9 @@ def check_repeatable(probe: Probe) -> None:
     if not all(close(first, other, probe.tolerance) for other in others):
         raise ConfigurationError(
             "The same records gave different gradients on repeated calls, although all generators were seeded: "
-            "training_step draws from a generator that cannot be watched (secrets, a default_rng() of its own or in a global "
-            "variable), or counts its calls outside the module. Draw from torch, random or numpy.random, or make the "
-            "generator an attribute of the module."
+            "training_step draws from a generator that cannot be watched (secrets, a default_rng() of its own or in a "
+            "global variable), or counts its calls outside the module. Draw from torch, random or numpy.random, or "
+            "make the generator an attribute of the module."
         )
 
 

@@ -18,7 +18,7 @@ NOT_THE_USERS = (
 def withheld(call: Callable[[], T], what: str, *, reveal: bool) -> T:
     """Return the result of the call. Errors other than this package's are reported by type and location only.
 
-    A message such as "Target 7 is out of bounds" would leak a value of a record into logs. `reveal` raises it unchanged.
+    A message such as "Target 7 is out of bounds" would leak a value of a record. `reveal` raises the error unchanged.
     """
     try:
         return call()

@@ -265,6 +265,6 @@ def _check_processes_agree(account: PrivacyAccount, processes: Processes) -> Non
     first = processes.broadcast(own)
     if first != own:
         raise ConfigurationError(
-            f"Process {processes.rank} has different privacy settings from process 0: {own} instead of {first}. Start all "
-            "processes with the same configuration."
+            f"Process {processes.rank} has different privacy settings from process 0: {own} instead of {first}. Start "
+            "all processes with the same configuration."
         )

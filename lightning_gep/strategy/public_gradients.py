@@ -37,9 +37,7 @@ class PublicGradients:
         self._microbatch = min(gradients.largest_microbatch, num_anchors)
 
     def __call__(self, count: int, step: int) -> Anchors:
-        """Sweeps over `count` records. Mechanisms that need several sweeps get the same records at each; with a seed the
-        records depend on `step`.
-        """
+        """Sweeps over `count` records: the same ones at each where iterations need that; with a seed, set by `step`."""
         held: list[Any] = []
 
         def records() -> Iterable[Any]:

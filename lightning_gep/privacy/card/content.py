@@ -89,7 +89,7 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
         },
         "public_data": None if facts.public_data is None else dict(facts.public_data),
         "released": sentences.released(
-            uses_public_data=facts.mechanism["num_anchors"] is not None, private=not not_private
+            uses_public_data=facts.mechanism.get("num_anchors") is not None, private=not not_private
         ),
         "not_covered": sentences.not_covered(
             logged=facts.logged,
