@@ -18,6 +18,7 @@ from torch.utils.data import (
     ConcatDataset,
     DataLoader,
     IterableDataset,
+    RandomSampler,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
@@ -224,6 +225,10 @@ def weighted():
     [
         (lambda: DataLoader(Stream(), batch_size=12), r"training data is a Stream, which cannot be sampled by index"),
         (lambda: loader(sampler=weighted(), shuffle=False), r"samples by WeightedRandomSampler.*Use shuffle=True"),
+        (
+            lambda: loader(sampler=RandomSampler(records(), replacement=True), shuffle=False),
+            r"samples by RandomSampler, which does not draw every record with the same",
+        ),
         (
             lambda: DataLoader(records(), batch_sampler=BatchSampler(weighted(), 12, False)),
             r"samples by WeightedRandomSampler|its own batch sampler",
