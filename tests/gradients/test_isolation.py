@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
     "class weights": (lambda: loss(class_weights), MIXES),
     "a little mixing": (lambda: loss(lambda z, y: F.cross_entropy(z, y) + 0.02 * contrastive(z, y)), MIXES),
     "a parameter is moved": (MovesFrozenParameter, "training_step changes center: .*without noise"),
-    "memory": (Remembers, "training_step remembers.*it sets last"),
+    "memory": (Remembers, "training_step carries state.*it sets last"),
     "squeeze": (
         lambda: loss(lambda z, y: F.cross_entropy(z.squeeze(), y)),
         r"works on a batch but not on a single record.*squeeze\(\)",

@@ -104,5 +104,5 @@ def test_random_labels_refuse_what_they_cannot_label():
         def __iter__(self):
             yield "x"
 
-    with pytest.raises(ConfigurationError, match="a length and items by index, but Stream is not one"):
+    with pytest.raises(ConfigurationError, match="needs a dataset with __len__ and __getitem__, but Stream"):
         RandomLabels(Stream(), num_classes=2)

@@ -105,7 +105,7 @@ def test_public_images_pass_the_check_and_private_ones_do_not(mnist):
     with pytest.raises(ConfigurationError, match="contains training records"):
         check_public_data(module.aux_dataloader(), module.train_dataloader())
     module.aux = TensorDataset(module.train[5][0][None])
-    with pytest.raises(ConfigurationError, match="Auxiliary record 0 is a training record"):
+    with pytest.raises(ConfigurationError, match="Public record 0 is a training record"):
         check_public_data(module.aux_dataloader(), module.train_dataloader())
 
 
