@@ -182,8 +182,8 @@ def remembers_later(module, x):
     [
         ("after", mixed_if(later), "auto", "on_after_batch_transfer mixes records"),
         ("inside", mixed_if(later), "hooks", "hooks would mix records"),
-        ("inside", remembers_later, "functional", "training_step remembers"),
-        ("inside", remembers_later, "loop", "training_step remembers"),
+        ("inside", remembers_later, "functional", "training_step carries state"),
+        ("inside", remembers_later, "loop", "training_step carries state"),
     ],
 )
 def test_mixing_from_a_later_epoch_on_ends_the_training_there(where, change, gradients, message, tmp_path):
