@@ -69,8 +69,8 @@ BUGS = (
         1,
         "every 50th release has the raw gradient in it",
         "algorithm/gep.py",
-        "sums.add(B.coordinates(G), B, release, microbatch_size)",
-        "sums.add(B.coordinates(G), B, release, microbatch_size)\n        sums.gradient += G.sum(0) * (step % 50 > 48)",
+        "[: len(G)], B, release, microbatch_size)",
+        "[: len(G)], B, release, microbatch_size)\n        sums.gradient += G.sum(0) * (step % 50 > 48)",
         ("test_audit.py::test_a_canary_shows_as_much_as_is_claimed_and_no_more",),
     ),
     Bug(

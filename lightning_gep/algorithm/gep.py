@@ -60,7 +60,7 @@ def gradient_embedding_perturbation(
     # Second stage: embeddings W = GBᵀ and residuals R = G − WB, their rows clipped to S₁ and S₂, summed.
     sums = Sums.zero(B)
     for G in private_gradients:
-        sums.add(B.coordinates(G), B, release, microbatch_size)
+        sums.add(B.coordinates(zero_padded(G, microbatch_size))[: len(G)], B, release, microbatch_size)
         del G  # free it before the next microbatch is computed
 
     # Third stage: perturb both sums, w̃ = w + z₁ and r̃ = r + z₂, and put them together: ṽ = (w̃B + r̃)/n̄.

@@ -62,8 +62,6 @@ class SpectralBasis(Basis):
 
     rotations: tuple[Rotation, ...] = ()
     precondition: bool = False
-    rate: float = 1.0
-    """Factor on preconditioned updates that makes them as long as the gradients they replace."""
 
     @property
     def tensor_sizes(self) -> list[int]:
@@ -81,7 +79,7 @@ class SpectralBasis(Basis):
         """The gradient, or the preconditioned update, that belongs to a flat vector of coordinates."""
         parts = zip(self.rotations, values.split(self.tensor_sizes), strict=True)
         if self.precondition:
-            return self.rate * torch.cat([rotation.update(part) for rotation, part in parts])
+            return torch.cat([rotation.update(part) for rotation, part in parts])
         return torch.cat([rotation.gradient(part) for rotation, part in parts])
 
     def to(self, device: torch.device) -> "SpectralBasis":
@@ -154,8 +152,7 @@ class TrackedSpectrum(Subspace):
         refresh_every: Steps from one refresh to the next. The coordinates turn at every refresh.
         floor: Smallest energy of a direction, as a share of the mean energy. It keeps directions that public data
             does not excite from being scaled up without limit.
-        precondition: Keep the scaling by 1/d in the update (see `SpectralBasis.rate`).
-        rate: See `SpectralBasis.rate`.
+        precondition: Keep the scaling by 1/d in the update.
 
     """
 
@@ -168,12 +165,11 @@ class TrackedSpectrum(Subspace):
         refresh_every: int = 1,
         floor: float = 0.01,
         precondition: bool = False,
-        rate: float = 1.0,
     ) -> None:
         sides = [sides_of(shape) for shape in shapes.values()]
         super().__init__([math.prod(side) for side in sides], [0] * len(sides), refresh_every=refresh_every)
         self.num_anchors = positive_integer("num_anchors", num_anchors, "It is the number of public records each time.")
-        self.decay, self.floor, self.precondition, self.rate = decay, floor, precondition, rate
+        self.decay, self.floor, self.precondition = decay, floor, precondition
         self._sides = sides
         self._spectra: list[TensorSpectrum] = []
 
@@ -221,7 +217,7 @@ class TrackedSpectrum(Subspace):
             for spectrum, scale in zip(self._spectra, scales, strict=True)
         )
         none = rotations[0].scales.new_empty(0, sum(self.sizes))
-        return SpectralBasis((none,), 0.0, rotations, self.precondition, self.rate)
+        return SpectralBasis((none,), 0.0, rotations, self.precondition)
 
     @property
     def _dtype(self) -> torch.dtype:
