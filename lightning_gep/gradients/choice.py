@@ -72,9 +72,17 @@ def check_still_apart(backend: Backend, public_batch: Any) -> None:
     with random_state_kept(module), parameters_kept(module):
         probe = make_probe(module, backend.loss_function, backend.groups, public_batch)
         check_repeatable(probe)
-        fault = _hooks().fault_in_isolation(probe) if backend.name == "hooks" else None
+        fault, instead = None, "auto"
+        if backend.name == "hooks":
+            fault = _hooks().fault_in_isolation(probe)
+        elif backend.name == "functional":
+            # Not for privacy: a stand-in is the same for all records. But it would train another model.
+            fault, instead = _decides_by_values(probe), "loop"
         if fault is not None:
-            raise ConfigurationError(f"gradients='hooks' cannot be used any more: hooks {fault}. Use 'auto'.")
+            raise ConfigurationError(
+                f"gradients={backend.name!r} cannot be used any more: {backend.name} {fault}. Use {instead!r}.",
+                setting="gradients",
+            )
         check_no_memory(probe)
 
 
@@ -104,28 +112,35 @@ def _fault_of(name: str, probe: Probe, right: Tensor) -> str | None:
 
 def _fault_of_functional(probe: Probe, right: Tensor) -> str | None:
     """With `randomness="same"` and a seed every record draws what it draws alone, so random losses can be compared."""
-
-    def rows(vectorising: Vectorising, randomness: str = "same") -> Tensor:
-        with untouched(probe.module):
-            return FunctionalGradients(
-                probe.module, probe.loss(), probe.groups, randomness=randomness, vectorising=vectorising
-            )(probe.records)
-
     usual, as_in_training = Vectorising(), Vectorising()
-    fault = disagreement(rows(usual), right, probe.groups, probe.tolerance)
+    fault = disagreement(_vectorised(probe, usual), right, probe.groups, probe.tolerance)
     if fault is not None:
         return fault
-    rows(as_in_training, "different")
+    _vectorised(probe, as_in_training, "different")
     if as_in_training.stood_in > usual.stood_in:
         return "cannot be used: training_step asks for the value of a random number (.item() or float())"
+    return _decides_by_values(probe)
+
+
+def _decides_by_values(probe: Probe) -> str | None:
+    """Whether training_step does more than log what `.item()` and `float()` return, for which there are stand-ins."""
+    usual = Vectorising()
+    expected = _vectorised(probe, usual)
     for stand_in in OTHER_STAND_INS if usual.stood_in else ():
         try:
-            found = rows(Vectorising(stand_in))
+            found = _vectorised(probe, Vectorising(stand_in))
         except Exception:  # code that cannot take this value, such as log(0), tells nothing
             continue
-        if disagreement(found, right, probe.groups, probe.tolerance):
+        if disagreement(found, expected, probe.groups, probe.tolerance):
             return "cannot be used: training_step decides something by the value of a tensor (.item() or float())"
     return None
+
+
+def _vectorised(probe: Probe, vectorising: Vectorising, randomness: str = "same") -> Tensor:
+    with untouched(probe.module):
+        return FunctionalGradients(
+            probe.module, probe.loss(), probe.groups, randomness=randomness, vectorising=vectorising
+        )(probe.records)
 
 
 def _reason(name: str, refused: list[str], records: int, *, asked_for: bool) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import choose_backend
+from lightning_gep.gradients.choice import check_still_apart
 from tests.gradients_zoo import ZOO, Classifier, loss_of
 
 
@@ -72,3 +73,21 @@ def test_an_error_of_the_users_own_is_passed_on() -> None:
     module = Broken()
     with pytest.raises(KeyError, match="label"):
         choose_backend(module, loss_of(module), ParameterGroups.from_module(module), ZOO["Linear"].build()[1])
+
+
+def test_a_step_that_begins_to_decide_by_a_value_is_refused() -> None:
+    """While it only logs the value, a stand-in changes nothing; later it would train another model."""
+    module, batch = ZOO["Linear"].build()
+    loss, later = loss_of(module), [False]
+
+    def scaled(records: Any) -> Tensor:
+        value = loss(records)
+        seen = value.detach().item()
+        return value * seen if later[0] else value
+
+    chosen = choose_backend(module, scaled, ParameterGroups.from_module(module), batch)
+    assert chosen.name == "functional"
+    check_still_apart(chosen, batch)
+    later[0] = True
+    with pytest.raises(ConfigurationError, match=r"decides something by the value of a tensor.*Use 'loop'"):
+        check_still_apart(chosen, batch)
