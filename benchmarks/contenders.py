@@ -19,7 +19,7 @@ from benchmarks.settings import Setting
 from lightning_gep import GEPStrategy
 from lightning_gep.gradients.choice import choose_backend
 from lightning_gep.gradients.functional import FunctionalGradients
-from lightning_gep.gradients.heap import keep_freed_memory
+from lightning_gep.gradients.memory import keep_freed_memory
 
 LEARNING_RATE, NOISE = 0.05, 1.0
 PAPERS_GROUPS = "tree"

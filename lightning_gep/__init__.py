@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyBudget, PrivacyMonitor
     from lightning_gep.strategy.random_labels import RandomLabels
     from lightning_gep.strategy.strategy import GEPStrategy
+    from lightning_gep.strategy.synthetic import PinkNoise
 
 __all__ = [
     "BudgetExhaustedError",
@@ -24,6 +25,7 @@ __all__ = [
     "GEPStrategy",
     "LedgerError",
     "PerformanceMonitor",
+    "PinkNoise",
     "PrivacyAccount",
     "PrivacyBudget",
     "PrivacyMonitor",
@@ -35,6 +37,7 @@ _ON_FIRST_USE = {
     "Calibration": "lightning_gep.privacy.calibration",
     "GEPStrategy": "lightning_gep.strategy.strategy",
     "PerformanceMonitor": "lightning_gep.strategy.callbacks",
+    "PinkNoise": "lightning_gep.strategy.synthetic",
     "PrivacyAccount": "lightning_gep.privacy.account",
     "PrivacyBudget": "lightning_gep.strategy.callbacks",
     "PrivacyMonitor": "lightning_gep.strategy.callbacks",

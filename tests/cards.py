@@ -2,9 +2,10 @@
 
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.card.content import RunFacts, run_card
+from lightning_gep.privacy.card.sweep import sweep_selection
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import GEP
-from lightning_gep.privacy.selection import RunCost, sweep_selection
+from lightning_gep.privacy.selection import RunCost
 
 MECHANISM = {
     "name": "gep", "noise_multiplier": 2.0, "clipping": "separate", "k": 10, "num_parameters": 100, "split": "optimal",
@@ -43,6 +44,6 @@ def a_card(run_id="a" * 32, status="finished", *, steps=100, sigma=2.0, **facts)
     return run_card(account(run_id, steps=steps, sigma=sigma), RunFacts(**{**defaults, **facts}), status)
 
 
-def selection_of(*cards, **rule):
+def selection_of(*cards, repetitions=None):
     """The selection block of a sweep of these runs."""
-    return sweep_selection([RunCost.from_card(card) for card in cards], **rule)
+    return sweep_selection([RunCost.from_card(card) for card in cards], repetitions=repetitions)

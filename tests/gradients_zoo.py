@@ -13,6 +13,9 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 from torchmetrics.classification import MulticlassAccuracy
 
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.gradients import Backend, choose_backend
+
 N, FEATURES, CLASSES, WORDS, LENGTH = 6, 5, 3, 11, 4
 
 
@@ -307,6 +310,15 @@ ZOO: dict[str, Case] = {
 
 def loss_of(module: LightningModule) -> Callable[[Any], Tensor]:
     return lambda batch: module.training_step(batch, 0)
+
+
+def batch_of(n: int = N) -> tuple[Tensor, Tensor]:
+    return torch.randn(n, FEATURES), torch.arange(n) % CLASSES
+
+
+def choose(module: LightningModule, how: str = "auto", batch: Any = None) -> Backend:
+    groups = ParameterGroups.from_module(module)
+    return choose_backend(module, loss_of(module), groups, batch_of() if batch is None else batch, how)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ CONF = config_directory()
 EXPERIMENTS = sorted(
     path.relative_to(CONF / "experiment").with_suffix("").as_posix() for path in CONF.glob("experiment/**/*.yaml")
 )
-OWN = ("digits_epsilon2", "mnist_best", "mnist_epsilon2/", "no_privacy/")
+OWN = ("cifar10_cnn/", "digits_epsilon2", "mnist_best", "mnist_epsilon2/", "no_privacy/")
 OF_THE_PAPER = [name for name in EXPERIMENTS if not name.startswith(OWN)]
 EPOCHS = {"mnist": {2: 50, 5: 100, 8: 200}, "cifar10": {2: 50, 5: 100, 8: 200}, "svhn": {2: 5, 5: 10, 8: 20}}
 TITLES = {"mnist": "MNIST", "svhn": "SVHN", "cifar10": "CIFAR-10"}

@@ -1,10 +1,12 @@
-"""Where the configuration files are, which keys they may have, and how sweeps and their jobs are named."""
+"""Where the configuration files are, which keys they may have, and how sweeps and their jobs are listed and named."""
 
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 
+from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 import lightning_gep
@@ -35,6 +37,20 @@ def check_keys(keys: Iterable[object]) -> None:
             f"The configuration has an unknown key {unknown[0]!r}. Remove it, or spell it as one of "
             f"{', '.join(sorted(KEYS))}."
         )
+
+
+def combinations(overrides: Iterable[Override]) -> list[list[str]]:
+    """Every combination of the values given, as lists of plain overrides; of a key given twice the last one counts."""
+    choices: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            choices[key] = [str(override.input_line)]
+        elif override.is_discrete_sweep():
+            choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            raise ConfigurationError(f"{override.input_line} has no end. List its values, as in {key}=1,2.")
+    return [list(chosen) for chosen in product(*choices.values())]
 
 
 def job_name(overrides: Sequence[str]) -> str:

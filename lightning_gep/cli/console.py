@@ -2,13 +2,15 @@
 
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from lightning_gep.privacy.files import CARD_PAGE
 from lightning_gep.privacy.rounding import rounded_up
@@ -16,6 +18,14 @@ from lightning_gep.reporting.records import RunRecord
 
 STDOUT, STDERR = 1, 2
 WIDTH_OF_A_FILE = 120
+SECONDS_BETWEEN_LOOKS = 1.0
+LINES_AROUND_THE_TABLE = 8
+COLORS = {"running": "cyan", "failed": "red", "interrupted": "yellow", "finished": "green", "waiting": "dim"}
+"""By status, in the order in which a table that is too long shows them."""
+
+FIGURES = ("steps", "ε", "val", "test", "time")
+Runs = dict[str, RunRecord | None]
+"""The record of every job by name; None while a job waits."""
 
 
 @contextmanager
@@ -47,9 +57,48 @@ def terminal() -> Iterator[Console]:
         yield Console(file=file) if file.isatty() else Console(file=file, width=WIDTH_OF_A_FILE)
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+@contextmanager
+def watched(directory: Path, jobs: Sequence[str], console: Console) -> Iterator[None]:
+    """Inside: on a terminal, a table that follows the jobs of a sweep; otherwise, a line for every change.
+
+    Both read the records of the jobs, so they work wherever the jobs run.
+    """
+    runs: Runs = dict.fromkeys(jobs)
+    if console.is_terminal:
+
+        def table() -> Table:
+            _look(directory, runs)
+            return outcome_table(runs, console.height - LINES_AROUND_THE_TABLE)
+
+        quiet = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
+        with Live(get_renderable=table, console=console, refresh_per_second=1, **quiet):  # type: ignore[arg-type]
+            yield
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_print_changes, args=(directory, runs, console, done), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def outcome_table(runs: Runs, height: int | None = None) -> Table:
+    """The jobs with their figures: in order, or within `height` rows with those in progress first."""
+    statuses = [_status(run) for run in runs.values()]
+    counts = ", ".join(f"{statuses.count(status)} {status}" for status in COLORS if status in statuses)
+    table = Table(title=f"{len(runs)} job{'' if len(runs) == 1 else 's'}: {counts}", title_justify="left")
+    for name in ("job", "status", *FIGURES):
+        table.add_column(name, justify="left" if name in ("job", "status") else "right", overflow="fold")
+    rows = list(zip(runs, statuses, runs.values(), strict=True))
+    if height is not None and len(rows) > height:
+        rows = sorted(rows, key=lambda row: list(COLORS).index(row[1]))[: max(1, height)]
+    for job, status, run in rows:
+        table.add_row(job, Text(status, style=COLORS[status]), *([] if run is None else _figures(run).values()))
+    if len(rows) < len(runs):
+        table.add_row(f"… and {len(runs) - len(rows)} more")
+    return table
 
 
 def summary_table(record: RunRecord, directory: Path) -> Table:
@@ -67,8 +116,8 @@ def summary_rows(record: RunRecord, directory: Path) -> dict[str, str]:
     tested = {name.replace("/", " "): value for name, value in record.metrics.items() if name.startswith("test/")}
     return {
         "mechanism": record.config["mechanism"]["mechanism"],
-        **{name: percent(value) if "accuracy" in name else f"{value:.4g}" for name, value in tested.items()},
-        "ε spent": _spent(privacy),
+        **{name: _percent(value) if "accuracy" in name else f"{value:.4g}" for name, value in tested.items()},
+        "ε spent": _spent(record),
         **({"δ": f"{privacy['delta']:g}"} if "delta" in privacy else {}),
         "steps": str(privacy["steps"]),
         "training time": f"{record.seconds:.1f} s",
@@ -77,12 +126,59 @@ def summary_rows(record: RunRecord, directory: Path) -> dict[str, str]:
     }
 
 
-def percent(share: float | None) -> str:
-    """A share as a percentage, or a dash for None."""
+def short_path(path: Path) -> str:
+    """Relative to the current directory, if it is below."""
+    absolute, here = path.resolve(), Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
+
+
+def _print_changes(directory: Path, runs: Runs, console: Console, done: threading.Event) -> None:
+    _look(directory, runs)
+    seen = {job: "finished" if _status(run) == "finished" else "waiting" for job, run in runs.items()}
+    already = list(seen.values()).count("finished")
+    if already:
+        console.print(f"{already} of {len(runs)} jobs are finished already.", highlight=False)
+    over = False
+    while not over:
+        over = done.wait(SECONDS_BETWEEN_LOOKS)  # and one more look at the end
+        _look(directory, runs)
+        for number, (job, run) in enumerate(runs.items(), 1):
+            if run is not None and run.status != seen[job]:
+                console.print(Text(f"[{number}/{len(runs)}] {run.status} {job}{_outcome(run)}"), soft_wrap=True)
+                seen[job] = run.status
+
+
+def _look(directory: Path, runs: Runs) -> None:
+    """Read the records once more, except those of finished jobs."""
+    for job, run in runs.items():
+        if _status(run) != "finished":
+            runs[job] = RunRecord.read(directory / job)
+
+
+def _outcome(run: RunRecord) -> str:
+    if run.status == "running":
+        return ""
+    figures = ", ".join(f"{name} {figure}" for name, figure in _figures(run).items())
+    return f": {run.error if run.status == 'failed' else figures}"
+
+
+def _status(run: RunRecord | None) -> str:
+    return "waiting" if run is None else run.status
+
+
+def _figures(run: RunRecord) -> dict[str, str]:
+    steps = f"{run.step}/{run.planned_steps}" if run.planned_steps else str(run.step)
+    epsilon = "" if run.privacy is None else rounded_up(float(run.privacy["epsilon"]))
+    accuracies = [_percent(run.metrics.get(f"{part}/accuracy")) for part in ("val", "test")]
+    return dict(zip(FIGURES, (steps, epsilon, *accuracies, f"{run.seconds:.0f} s"), strict=True))
+
+
+def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
-def _spent(privacy: dict[str, Any]) -> str:
+def _spent(record: RunRecord) -> str:
+    privacy = record.privacy or {}
     target = privacy.get("target_epsilon")
     if not privacy.get("noise_multiplier"):
         return "∞ (not private: there is no noise)"
@@ -91,7 +187,6 @@ def _spent(privacy: dict[str, Any]) -> str:
     return rounded_up(float(privacy["epsilon"])) + (f" of {target:g}" if target is not None else "")
 
 
-def short_path(path: Path) -> str:
-    """Relative to the current directory, if it is below."""
-    absolute, here = path.resolve(), Path.cwd()
-    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()

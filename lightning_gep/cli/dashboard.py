@@ -9,60 +9,48 @@ from pathlib import Path
 from lightning_gep.errors import ConfigurationError
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Exit code 0, or one line on stderr and 2: not logged in, or something is not installed; 1: W&B said no."""
-    asked = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="gep-dashboard", description="Charts of a project's runs, on W&B.")
+    parser.add_argument("--project", default="lightning-gep", help="the W&B project (default: %(default)s)")
+    parser.add_argument("--entity", help="the user or team it belongs to (default: the account's own)")
+    parser.add_argument("--json", metavar="FILE", help="only write the definition, '-' for the terminal; no account")
+    options = parser.parse_args(arguments)
     try:
-        import lightning_gep.loggers.dashboard  # noqa: F401  # says what to install, if that is missing
+        from lightning_gep.loggers.dashboard import dashboard, definition  # says what to install, if that is missing
 
-        if asked.json is not None:
-            _write(asked.project, asked.entity or "", asked.json)
-            return 0
-        return _push(asked.project, asked.entity)
+        if options.json is None:
+            print(_save(options.project, options.entity))
+            return
+        view = definition(dashboard(options.project, options.entity or ""))
+        text = json.dumps(view, indent=2, ensure_ascii=False) + "\n"
+        if options.json == "-":
+            sys.stdout.write(text)
+        else:
+            Path(options.json).write_text(text, "utf-8")
     except ConfigurationError as error:
-        return _give_up(str(error), 2)
+        parser.exit(2, f"gep-dashboard: {error}\n")
+    except (RuntimeError, OSError) as error:
+        parser.exit(1, f"gep-dashboard: {error}\n")
 
 
-def _write(project: str, entity: str, target: str) -> None:
-    from lightning_gep.loggers.dashboard import dashboard, definition
-
-    text = json.dumps(definition(dashboard(project, entity)), indent=2, ensure_ascii=False) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-    else:
-        Path(target).write_text(text, "utf-8")
-
-
-def _push(project: str, entity: str | None) -> int:
+def _save(project: str, entity: str | None) -> str:
+    """The address of the dashboard on W&B."""
     from lightning_gep.loggers.dashboard import dashboard
     from lightning_gep.loggers.wandb import logged_in, wandb_package
 
     wandb = wandb_package()
     if not logged_in():
-        return _give_up("not logged in to W&B. Run `wandb login`, or use --json FILE, which needs no account.", 2)
+        raise ConfigurationError("Not logged in to W&B. Run `wandb login`, or use --json FILE, which needs no account.")
     try:
         owner = entity or wandb.Api().default_entity
-        if not owner:
-            return _give_up("the W&B account has no default entity. Add --entity.", 2)
-        workspace = dashboard(project, owner).save()
+        url = dashboard(project, owner).save().url if owner else ""
     except (wandb.Error, OSError, ValueError) as error:
-        return _give_up(f"W&B rejected the dashboard: {error}", 1)
-    print(workspace.url)
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gep-dashboard", description="Charts of a project's runs, on W&B.")
-    parser.add_argument("--project", default="lightning-gep", help="the W&B project (default: %(default)s)")
-    parser.add_argument("--entity", help="the user or team it belongs to (default: the account's own)")
-    parser.add_argument("--json", metavar="FILE", help="only write the definition, '-' for the terminal; no account")
-    return parser
-
-
-def _give_up(message: str, code: int) -> int:
-    print(f"gep-dashboard: {message}", file=sys.stderr)
-    return code
+        raise RuntimeError(f"W&B rejected the dashboard: {error}") from error
+    if not owner:
+        raise ConfigurationError("The W&B account has no default entity. Add --entity.")
+    return url
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -38,7 +38,7 @@ def one_line_errors(where: str = "", config: DictConfig | None = None) -> Iterat
     """Inside, every error of the configuration becomes a one-line ConfigurationError; `where` names the job."""
     try:
         yield
-    except (ConfigurationError, HydraException, OmegaConfBaseException) as error:
+    except (ValueError, HydraException, OmegaConfBaseException) as error:  # Hydra raises some bare ValueErrors
         line = in_a_line(error, config)
         raise ConfigurationError(f"{line} (In {where}.)" if where and where not in line else line) from error
 

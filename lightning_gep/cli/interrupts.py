@@ -13,13 +13,11 @@ _stopping = _training = False
 """Of a worker process: whether it was told to stop, and whether a job runs in it."""
 
 
-@contextmanager
-def sigterm_as_ctrl_c() -> Iterator[None]:
-    """Inside, SIGTERM raises KeyboardInterrupt, unless it is handled already, as Slurm's launchers do."""
+def sigterm_as_ctrl_c() -> None:
+    """From now on SIGTERM raises KeyboardInterrupt, unless it is handled already, as Slurm's launchers do."""
     default = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if default and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    yield
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """One training job, from its configuration to its record; started again, it continues where it stopped."""
 
+import math
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -8,14 +10,15 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
-from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
+from typing_extensions import override
 
 from lightning_gep.arguments import positive_integer
 from lightning_gep.cli.configs import check_keys, job_name
 from lightning_gep.cli.failures import in_a_line
-from lightning_gep.cli.progress import JobProgress, last_checkpoint, note_progress
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.loggers.wandb import finish_runs, log_card, log_summary
 from lightning_gep.privacy import ledger
@@ -26,6 +29,7 @@ from lightning_gep.strategy.strategy import GEPStrategy
 GROUPS_THAT_MAY_DIFFER = {"output_dir", "threads", "logger", "callbacks", "sweep"}
 KEYS_THAT_MAY_DIFFER = {"default_root_dir", "dirpath", "save_dir", "cache_directory", "download", "trust_checkpoint"}
 """When a job is continued: where files are, and what is displayed."""
+SECONDS_BETWEEN_WRITES = 1.0
 
 
 def train(config: DictConfig, overrides: Sequence[str] = ()) -> RunRecord:
@@ -54,7 +58,7 @@ def train(config: DictConfig, overrides: Sequence[str] = ()) -> RunRecord:
     return record
 
 
-def make_trainer(config: DictConfig, *callbacks: Any) -> Trainer:
+def make_trainer(config: DictConfig, *callbacks: Callback) -> Trainer:
     """The trainer with its strategy, callbacks and loggers; `mechanism=none` is Lightning's own, without privacy."""
     shared = [*_each(config, "callbacks"), *callbacks]
     strategy: Any = "auto"
@@ -66,10 +70,7 @@ def make_trainer(config: DictConfig, *callbacks: Any) -> Trainer:
         # The main program of a launcher's worker is the launcher's; child processes must run gep-train.
         strategy.child_command = ["-m", "lightning_gep.cli.train"]
     # Objects are passed to the trainer itself: `instantiate` would copy them.
-    trainer: Trainer = instantiate(config.trainer)(
-        strategy=strategy, callbacks=shared, logger=_each(config, "logger") or False
-    )
-    return trainer
+    return instantiate(config.trainer)(strategy=strategy, callbacks=shared, logger=_each(config, "logger") or False)
 
 
 def changed_settings(before: Any, now: Any, key: str = "") -> list[str]:
@@ -88,6 +89,102 @@ def changed_settings(before: Any, now: Any, key: str = "") -> list[str]:
     if key.endswith("_target_"):
         before, now = (str(value).rpartition(".")[2] for value in (before, now))
     return [] if before == now else [f"{key}: {before} → {now}"]
+
+
+def last_checkpoint(trainer: Trainer) -> Path | None:
+    """Where the newest weights are saved, if the callbacks save them under a single name."""
+    callback = trainer.checkpoint_callback
+    if not isinstance(callback, ModelCheckpoint) or callback.dirpath is None or not callback.filename:
+        return None
+    return Path(callback.dirpath) / f"{callback.filename}{callback.FILE_EXTENSION}"
+
+
+@contextmanager
+def clean_environment() -> Iterator[None]:
+    """Afterwards the environment and torch's process group are as before, so that the next job starts clean.
+
+    Lightning leaves the address and rank of the processes it starts in the environment. A second job in the same
+    process would take itself for one of them, and train at the settings of the first.
+    """
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+class JobProgress(Callback):
+    """Writes steps, metrics and the privacy account to `run.json`, at most once per second.
+
+    A checkpoint is saved before the first step, so that a job killed before its first regular checkpoint is resumed
+    with its ledger and its lost steps are counted; and on Ctrl-C and SIGTERM, so that at most the current step is lost.
+    """
+
+    def __init__(self, record: RunRecord, directory: Path) -> None:
+        self.record, self.directory = record, directory
+        self.resumed = False
+        """Whether there is a checkpoint already. Known before processes start: asked later, their answers could differ,
+        and one of them would wait forever for the others to save."""
+        self._training = False
+        self._written = time.monotonic()
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self.resumed:
+            self._save(trainer)
+        self._training = True
+        self._tick(trainer)
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if time.monotonic() - self._written > SECONDS_BETWEEN_WRITES:
+            self._tick(trainer)
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._training = False
+        self._tick(trainer)
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        # Several processes save together, and not all of them need be interrupted.
+        if self._training and isinstance(exception, KeyboardInterrupt) and trainer.world_size == 1:
+            self._save(trainer)
+        self._tick(trainer)
+
+    def note(self, trainer: Trainer) -> None:
+        """Write the state of the trainer, without `nonprivate/…` metrics: records are meant to be shown."""
+        record, strategy = self.record, trainer.strategy
+        record.step = trainer.global_step
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        record.metrics.update({name: value for name, value in metrics.items() if not name.startswith("nonprivate/")})
+        if isinstance(strategy, GEPStrategy) and strategy.privacy is not None:
+            record.privacy = strategy.privacy.report()
+            record.planned_steps = strategy.privacy.plan.planned_steps
+        elif record.without_privacy:
+            share = 1 / trainer.num_training_batches if trainer.num_training_batches else None
+            record.privacy = {"private": False, "epsilon": math.inf, "steps": record.step, "sample_rate": share}
+            planned = trainer.estimated_stepping_batches
+            record.planned_steps = int(planned) if math.isfinite(planned) else None
+        if trainer.is_global_zero:
+            record.write(self.directory)
+
+    def _tick(self, trainer: Trainer) -> None:
+        now = time.monotonic()
+        self.record.seconds += now - self._written
+        self._written = now
+        self.note(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        path = last_checkpoint(trainer)
+        if path is not None:
+            trainer.save_checkpoint(path)
 
 
 def _begin(directory: Path, config: DictConfig, overrides: Sequence[str]) -> RunRecord:
@@ -134,9 +231,8 @@ def _train(config: DictConfig, record: RunRecord, directory: Path) -> None:
         if not progress.resumed and trainer.is_global_zero:
             _check_nothing_released(directory, checkpoint)
         trainer.fit(model, datamodule, ckpt_path=checkpoint if progress.resumed else None)
-        note_progress(record, trainer)
         trainer.test(model, datamodule, verbose=False)
-        note_progress(record, trainer)
+        progress.note(trainer)
         log_card(trainer.loggers, getattr(trainer.strategy, "card_directory", None))
         log_summary(
             trainer.loggers,
@@ -162,24 +258,6 @@ def _check_nothing_released(directory: Path, checkpoint: Path | None) -> None:
                 f"{directory.name} holds a run that made {content.count} steps, but no checkpoint to continue from"
                 f"{missing}. The budget of these steps is spent: restore the checkpoint, or choose another directory."
             )
-
-
-@contextmanager
-def clean_environment() -> Iterator[None]:
-    """Afterwards the environment and torch's process group are as before, so that the next job starts clean.
-
-    Lightning leaves the address and rank of the processes it starts in the environment. A second job in the same
-    process would take itself for one of them, and train at the settings of the first.
-    """
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
 
 
 def _each(config: DictConfig, group: str) -> list[Any]:

@@ -9,43 +9,37 @@ from pathlib import Path
 from lightning_gep.errors import ConfigurationError
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Write the report. Exit code 0, or 2 with a line on stderr for everything that could not be read or written.
 
     An unreadable run file also gives 2, but all other runs are still reported.
     """
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(
+        prog="gep-report", description="Write a report of a run, a sweep, or all runs below a directory."
+    )
+    add = parser.add_argument
+    add("directory", type=Path, metavar="DIR", help="the directory of a run or a sweep, or one above them")
+    default = "DIR/report.html or DIR/report.md"
+    add("--output", metavar="FILE", help=f"where to write it (default: {default}; - prints it)")
+    add("--format", choices=["html", "md"], default="html", help="one HTML file, or Markdown tables")
+    add("--open", action="store_true", help="open the report in the browser")
+    options = parser.parse_args(arguments)
+    if options.open and options.output == "-":
+        parser.error("--open needs a file, but --output is -. Pass a file name, or omit --open")
     # Imported here, so that --help does not wait for it.
     from lightning_gep.reporting.report import html_report, markdown_report
     from lightning_gep.reporting.runs import load
 
     try:
-        if options.open and options.output == "-":
-            raise ConfigurationError("--open needs a file, but --output is -. Pass a file name, or omit --open.")
         collection = load(options.directory)
         text = markdown_report(collection) if options.format == "md" else html_report(collection)
         _write(text, options)
     except (ConfigurationError, OSError) as error:
-        return _complain(str(error))
+        parser.exit(2, _line(error))
     for warning in collection.warnings:
-        _complain(warning)
-    return 2 if collection.damaged else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gep-report",
-        description="Write a report of a run, a sweep, or all runs below a directory.",
-    )
-    parser.add_argument(
-        "directory", type=Path, metavar="DIR", help="the directory of a run or a sweep, or one above them"
-    )
-    parser.add_argument(
-        "--output", metavar="FILE", help="where to write it (default: DIR/report.html or DIR/report.md; - prints it)"
-    )
-    parser.add_argument("--format", choices=["html", "md"], default="html", help="one HTML file, or Markdown tables")
-    parser.add_argument("--open", action="store_true", help="open the report in the browser")
-    return parser
+        sys.stderr.write(_line(warning))
+    if not all(run.readable for run in collection.runs):
+        parser.exit(2)
 
 
 def _write(text: str, options: argparse.Namespace) -> None:
@@ -60,10 +54,9 @@ def _write(text: str, options: argparse.Namespace) -> None:
         webbrowser.open(path.resolve().as_uri())
 
 
-def _complain(message: str) -> int:
-    print(f"gep-report: {' '.join(message.split())}", file=sys.stderr)
-    return 2
+def _line(message: object) -> str:
+    return f"gep-report: {' '.join(str(message).split())}\n"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

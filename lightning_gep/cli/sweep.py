@@ -1,29 +1,34 @@
 """Sweeps: a grid of jobs, or a random number of them, in a directory that the same command continues."""
 
 import secrets
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 from hydra.errors import CompactHydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf, read_write
 from rich.console import Console
 from rich.text import Text
 from typing_extensions import override
 
 from lightning_gep.arguments import one_of, quoted
-from lightning_gep.cli.configs import job_name
-from lightning_gep.cli.console import short_path, terminal
-from lightning_gep.cli.hydra_sweeper import BasicSweeper, combinations_of, is_installed, limit_workers, register
+from lightning_gep.cli.configs import combinations, job_name
+from lightning_gep.cli.console import outcome_table, short_path, terminal, watched
 from lightning_gep.cli.interrupts import passed_on_to_workers
-from lightning_gep.cli.monitor import SweepMonitor, outcome_table
 from lightning_gep.errors import ConfigurationError, missing_extra
 from lightning_gep.reporting.records import RunRecord, SweepRecord, locked
 
 LAUNCHERS = {"hydra_joblib_launcher": "joblib", "hydra_submitit_launcher": "submitit", "hydra_ray_launcher": "ray"}
 """The extra that installs each launcher."""
+NAMESPACE = "hydra_plugins.lightning_gep"
+"""Where `conf/hydra/sweeper/*.yaml` look for the sweepers of this package."""
 
 Job = list[str]
 """The overrides of one job."""
@@ -35,76 +40,69 @@ class JobsFailed(SystemExit):
     code = 1
 
 
-class GridSweeper(BasicSweeper):
-    """Hydra's own grid, with a list of its jobs on disk, a live table of them, and the cost of all at the end."""
+class GridSweeper(Sweeper):
+    """Every combination of the values given: a list of jobs on disk, a live table of them, and the cost of all."""
 
+    config: DictConfig
+    hydra_context: HydraContext
     record: SweepRecord
-    launched: list[str]
-    """The names of the jobs of this command."""
 
-    def setup(self, *, config: DictConfig, **context: Any) -> None:
-        """Take the configured launcher, if it is installed."""
+    def __init__(self, max_batch_size: int | None, params: Mapping[str, Any] | None = None) -> None:
+        self.max_batch_size, self.params = max_batch_size, params or {}
+
+    @override
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+        self.directory = Path(config.hydra.sweep.dir)
         launcher = config.hydra.launcher._target_
         self.extra = next((extra for name, extra in LAUNCHERS.items() if name in launcher), None)
-        if self.extra is not None and not is_installed(launcher):
+        if self.extra is not None and launcher not in Plugins.instance().class_name_to_class:
             choice = config.hydra.runtime.choices["hydra/launcher"]
             raise CompactHydraException(f"gep-train: {missing_extra(self.extra, f'hydra/launcher={choice}')}")
-        super().setup(config=config, **context)
 
-    @property
-    def directory(self) -> Path:
-        """Where the sweep's record and the directories of its jobs are."""
-        assert self.config is not None
-        return Path(self.config.hydra.sweep.dir)
-
-    def sweep(self, arguments: list[str]) -> Any:
+    @override
+    def sweep(self, arguments: list[str]) -> None:
         """Run every job that is not finished. A failed one does not stop the others, but makes the exit code 1."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with terminal() as console:
             try:
                 # One command at a time: two would each count only their own jobs.
                 with locked(self.directory):
-                    self._run(arguments, console)
+                    jobs = self._list([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
+                    if jobs:
+                        self._run(jobs, console)
+                    else:
+                        console.print("The random number of runs is 0: nothing is trained. Drawing again would cost.")
             except ConfigurationError as error:
                 raise CompactHydraException(f"gep-train: {error}") from None
-        if not all(_is_finished(run) for run in self._runs(self.launched)):
+        if not all(_is_finished(run) for run in self._runs(jobs).values()):
             raise JobsFailed
-
-    def _run(self, arguments: list[str], console: Console) -> None:
-        try:
-            workers = passed_on_to_workers() if self.extra == "joblib" else nullcontext()
-            with SweepMonitor(self.directory, console), workers:
-                super().sweep(arguments)
-        except (KeyboardInterrupt, SystemExit):
-            console.print(f"Interrupted. The same command continues in {short_path(self.directory)}.")
-            raise KeyboardInterrupt from None
-        finally:
-            self._close(console)
-
-    def split_arguments(self, overrides: list[Override], max_batch_size: int | None) -> list[list[Job]]:  # type: ignore[override]
-        """The jobs, in batches that are launched one after another; all names are on disk before the first starts."""
-        swept = [override for override in overrides if override.is_sweep_override()]
-        fixed = [str(o.input_line) for o in overrides if not o.is_sweep_override() and o.key_or_group != "sweep"]
-        before = SweepRecord.read(self.directory)
-        jobs = self.choose(combinations_of(swept), fixed, before)
-        self.launched = [job_name(job) for job in jobs]
-        # Jobs of an earlier command with the same name stay on the list: they have been paid for, too.
-        self.record.jobs = list(dict.fromkeys([*(before.jobs if before else []), *self.launched]))
-        self.record.overrides = [str(override.input_line) for override in overrides]
-        self.record.write(self.directory)
-        # A job knows its sweep and its own name: its directory and its group in a logger follow from them.
-        if self.extra == "joblib":
-            limit_workers(self.launcher, len(jobs))
-        complete = [
-            [*fixed, *job, f"sweep={quoted(self.directory.name)}", f"hydra.sweep.subdir={quoted(name)}"]
-            for job, name in zip(jobs, self.launched, strict=True)
-        ]
-        return [list(batch) for batch in self.split_overrides_to_chunks(complete, max_batch_size)] if jobs else []
 
     def choose(self, grid: list[Job], fixed: Job, before: SweepRecord | None) -> list[Job]:
         """The jobs to run, each without the overrides `fixed` for all of them: here, the whole grid."""
         self.record = self._new_record("grid", before)
         return grid
+
+    def closing_words(self, runs: Sequence[RunRecord | None]) -> list[str]:
+        """What to print about the outcome."""
+        best = best_by_validation(runs)
+        return [] if best is None else [f"Best by validation accuracy: {best.job}."]
+
+    def _list(self, arguments: list[str]) -> dict[str, Job]:
+        """The complete overrides of the jobs by name; all names are on disk before the first job starts."""
+        overrides = OverridesParser.create(self.hydra_context.config_loader).parse_overrides(arguments)
+        grid = combinations(override for override in overrides if override.is_sweep_override())
+        fixed = [str(o.input_line) for o in overrides if not o.is_sweep_override() and o.key_or_group != "sweep"]
+        self.validate_batch_is_legal([[*fixed, *point] for point in grid])
+        before = SweepRecord.read(self.directory)
+        jobs = {job_name(job): job for job in self.choose(grid, fixed, before)}
+        # Jobs of an earlier command with the same name stay on the list: they have been paid for, too.
+        self.record.jobs = list(dict.fromkeys([*(before.jobs if before else []), *jobs]))
+        self.record.overrides = arguments
+        self.record.write(self.directory)
+        # A job knows its sweep and its own name: its directory and its group in a logger follow from them.
+        sweep = f"sweep={quoted(self.directory.name)}"
+        return {name: [*fixed, *job, sweep, f"hydra.sweep.subdir={quoted(name)}"] for name, job in jobs.items()}
 
     def _new_record(self, selection: Any, before: SweepRecord | None) -> SweepRecord:
         if before is not None and before.selection != selection:
@@ -114,19 +112,36 @@ class GridSweeper(BasicSweeper):
             )
         return SweepRecord(self.directory.name, selection=selection, started=before.started if before else "")
 
-    def _runs(self, jobs: Sequence[str]) -> list[RunRecord | None]:
-        return [RunRecord.read(self.directory / job) for job in jobs]
+    def _run(self, jobs: dict[str, Job], console: Console) -> None:
+        workers = passed_on_to_workers() if self.extra == "joblib" else nullcontext()
+        try:
+            with watched(self.directory, self.record.jobs, console), workers:
+                self._launch(list(jobs.values()))
+        except (KeyboardInterrupt, SystemExit):
+            console.print(f"Interrupted. The same command continues in {short_path(self.directory)}.")
+            raise KeyboardInterrupt from None
+        finally:
+            self._close(console)
+
+    def _launch(self, jobs: list[Job]) -> None:
+        if self.extra == "joblib":
+            from joblib import effective_n_jobs  # type: ignore[import-untyped]
+
+            # Ctrl-C would end an idle worker, and joblib would then kill the others, too.
+            with read_write(self.config.hydra):
+                self.config.hydra.launcher.n_jobs = min(effective_n_jobs(self.config.hydra.launcher.n_jobs), len(jobs))
+        OmegaConf.save(self.config, self.directory / "multirun.yaml")
+        launcher = Plugins.instance().instantiate_launcher(self.hydra_context, self.task_function, self.config)
+        size = self.max_batch_size or len(jobs)
+        for first in range(0, len(jobs), size):
+            for result in launcher.launch(jobs[first : first + size], initial_job_idx=first):
+                _ = result.return_value  # raises what went wrong outside of training
 
     def _close(self, console: Console) -> None:
         """Print how it ended, and write what it cost."""
-        if not hasattr(self, "record"):
-            return  # the settings were refused before there was a job
-        if not self.record.jobs:
-            console.print("The random number of runs is 0: nothing is trained. Drawing again would not be covered.")
-            return
         runs = self._runs(self.record.jobs)
-        console.print(outcome_table(self.record.jobs, runs))
-        for job, run in zip(self.record.jobs, runs, strict=True):
+        console.print(outcome_table(runs))
+        for job, run in runs.items():
             if run is not None and run.status == "failed":
                 log = short_path(self.directory / job / "console.log")
                 console.print(Text(f"{job} failed: {run.error}\n  see {log}"))
@@ -135,14 +150,12 @@ class GridSweeper(BasicSweeper):
         selection = write_sweep_cards(self.directory, self.record)
         # No run is called the best without what it costs to know that.
         if selection is not None:
-            for line in [*self.closing_words(runs), selection["explanation"]]:
+            for line in [*self.closing_words(list(runs.values())), selection["explanation"]]:
                 console.print(Text(line))
             console.print(Text(f"For a report: gep-report {short_path(self.directory)}"), soft_wrap=True)
 
-    def closing_words(self, runs: Sequence[RunRecord | None]) -> list[str]:
-        """What to print about the outcome."""
-        best = best_by_validation(runs)
-        return [] if best is None else [f"Best by validation accuracy: {best.job}."]
+    def _runs(self, jobs: Iterable[str]) -> dict[str, RunRecord | None]:
+        return {job: RunRecord.read(self.directory / job) for job in jobs}
 
 
 class RepeatAndSelectSweeper(GridSweeper):
@@ -153,8 +166,10 @@ class RepeatAndSelectSweeper(GridSweeper):
     entropy before the first job, and kept when the sweep is continued.
     """
 
-    def __init__(self, max_batch_size: int | None, mean: float, distribution: str, params: Any = None) -> None:
-        from lightning_gep.privacy.repetitions import SHAPES
+    def __init__(
+        self, max_batch_size: int | None, mean: float, distribution: str, params: Mapping[str, Any] | None = None
+    ) -> None:
+        from lightning_gep.privacy.selection import SHAPES
 
         super().__init__(max_batch_size, params)
         self.mean, self.distribution = mean, one_of("hydra.sweeper.distribution", distribution, SHAPES)
@@ -181,12 +196,9 @@ class RepeatAndSelectSweeper(GridSweeper):
         Names are random: a number would tell how many runs there are at least, and that earlier ones were no better.
         """
         from lightning_gep.cli.sweep_cost import planned_costs
-        from lightning_gep.privacy.repetitions import SHAPES, Distribution
+        from lightning_gep.privacy.selection import SHAPES, Distribution
 
-        configs = [self._composed([*fixed, *point]) for point in grid]
-        for config in configs:
-            check_stays_here(config)
-        candidates = planned_costs(configs)
+        candidates = planned_costs([[*fixed, *point] for point in grid], self.config.hydra.job.config_name)
         count = Distribution(self.mean, SHAPES[self.distribution]).draw()
         drawn = [(secrets.randbelow(len(grid)), f"r{secrets.token_hex(4)}") for _ in range(count)]
         return {"shape": SHAPES[self.distribution], "candidates": candidates, "drawn": drawn}
@@ -199,30 +211,19 @@ class RepeatAndSelectSweeper(GridSweeper):
         chosen = [] if best is None else [f"Selected by validation accuracy: {short_path(self.directory / best.job)}."]
         return [*chosen, "Publish only the selected run and its card: not the table above, nor the number of runs."]
 
-    def _composed(self, overrides: Job) -> DictConfig:
-        assert self.config is not None
-        assert self.hydra_context is not None
-        config = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
-        with open_dict(config):
-            del config["hydra"]
-            config.output_dir = "."  # known inside a job only; nothing is written
-        return config
-
 
 def register_sweepers() -> None:
-    """Make the sweepers known to Hydra."""
-    register(GridSweeper, RepeatAndSelectSweeper)
+    """Make the sweepers known to Hydra, which takes plugins only from the namespace `hydra_plugins`.
 
-
-def check_stays_here(config: DictConfig) -> None:
-    """Raises ConfigurationError if a logger would upload every run, where only the selected one may be published."""
-    loggers: Any = OmegaConf.select(config, "logger") or {}
-    for name, logger in loggers.items():
-        if "wandb" in str(logger.get("_target_", "")).lower() and logger.get("offline") is not True:
-            raise ConfigurationError(
-                "hydra/sweeper=repeat_and_select keeps all runs but the selected one secret, and W&B would receive "
-                f"all of them. Use logger.{name}.offline=true, or logger=csv."
-            )
+    Files installed there would be imported at every start of every Hydra program on the machine; this alias of the
+    module is seen by gep-train alone.
+    """
+    plugins = Plugins.instance()  # imports the namespace if other plugins are installed
+    sys.modules.setdefault("hydra_plugins", ModuleType("hydra_plugins"))
+    sys.modules[NAMESPACE] = sys.modules[__name__]
+    for sweeper in (GridSweeper, RepeatAndSelectSweeper):
+        sweeper.__module__ = NAMESPACE
+        plugins.register(sweeper)
 
 
 def best_by_validation(runs: Sequence[RunRecord | None]) -> RunRecord | None:

@@ -3,46 +3,51 @@
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from lightning_gep.cli.plan.inputs import Sizes, privacy_settings
+from lightning_gep.cli.plan.costs import privacy_plan
+from lightning_gep.cli.plan.inputs import Sizes, compose_run, privacy_settings
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy import ledger
 from lightning_gep.privacy.card import read_card, update_selection, write_sweep_card
+from lightning_gep.privacy.card.sweep import sweep_selection
 from lightning_gep.privacy.files import CARD_FILE, read_json
-from lightning_gep.privacy.selection import RunCost, sweep_selection
-from lightning_gep.reporting.records import NO_PRIVACY, RunRecord, SweepRecord
+from lightning_gep.privacy.selection import RunCost
+from lightning_gep.reporting.records import RunRecord, SweepRecord
 
 
-def planned_costs(configs: list[DictConfig]) -> list[dict[str, float | bool]]:
-    """`sample_rate`, `noise_multiplier`, `steps`, `delta` of each run, and whether it is `private`.
+def planned_costs(runs: list[list[str]], config_name: str) -> list[dict[str, float | bool]]:
+    """`sample_rate`, `noise_multiplier`, `steps`, `delta` of the run of each overrides, and whether it is `private`.
 
     Data and model are built for their sizes; nothing is trained.
     """
-    sizes = Sizes()
-    return [_planned_cost(config, sizes) for config in configs]
-
-
-def _planned_cost(config: DictConfig, sizes: Sizes) -> dict[str, float | bool]:
-    if config.mechanism.mechanism == NO_PRIVACY:
-        raise ConfigurationError(
-            "mechanism=none has no privacy, so a run picked among such runs has none either. Leave it out, or train a "
-            "grid without hydra/sweeper=repeat_and_select."
+    sizes, costs = Sizes(), []
+    for overrides in runs:
+        config = compose_run(overrides, config_name)
+        check_stays_here(config)
+        settings, size = privacy_settings(config), sizes.of(config)
+        plan = privacy_plan(settings, size)
+        costs.append(
+            {
+                "sample_rate": plan.sample_rate,
+                "noise_multiplier": plan.event.noise_multiplier,
+                "steps": size.steps,
+                "delta": plan.delta,
+                "private": settings.private and plan.event.noise_multiplier > 0,
+            }
         )
-    settings, size = privacy_settings(config), sizes.of(config)
-    plan = settings.plan(
-        num_records=size.num_records,
-        batch_size=size.expected_batch_size,
-        steps=size.steps,
-        num_parameters=size.num_parameters,
-    )
-    return {
-        "sample_rate": plan.sample_rate,
-        "noise_multiplier": plan.event.noise_multiplier,
-        "steps": size.steps,
-        "delta": plan.delta,
-        "private": settings.private and plan.event.noise_multiplier > 0,
-    }
+    return costs
+
+
+def check_stays_here(config: DictConfig) -> None:
+    """Raises ConfigurationError if a logger would upload every run, where only the selected one may be published."""
+    loggers: Any = OmegaConf.select(config, "logger") or {}
+    for name, logger in loggers.items():
+        if "wandb" in str(logger.get("_target_", "")).lower() and logger.get("offline") is not True:
+            raise ConfigurationError(
+                "hydra/sweeper=repeat_and_select keeps all runs but the selected one secret, and W&B would receive "
+                f"all of them. Use logger.{name}.offline=true, or logger=csv."
+            )
 
 
 def write_sweep_cards(directory: Path, record: SweepRecord) -> dict[str, Any] | None:
@@ -51,12 +56,11 @@ def write_sweep_cards(directory: Path, record: SweepRecord) -> dict[str, Any] | 
     What counts is what the ledgers say, wherever a job put its cards: every run that was ever begun in a job's
     directory, finished, failed, killed or begun anew.
     """
-    runs = {job: runs_of(directory / job) for job in record.jobs}
     nothing: list[RunCost | None] = [None]
-    counted = [run for job in record.jobs for run in runs[job] or nothing]
+    counted = [run for job in record.jobs for run in _runs_of(directory / job) or nothing]
     if not any(counted):
         return None
-    selection = sweep_selection(counted, rule=record.selection, repetitions=record.repetitions)
+    selection = sweep_selection(counted, repetitions=record.repetitions)
     cards = {}
     for job in record.jobs:
         for path in sorted((directory / job).rglob(CARD_FILE)):
@@ -66,7 +70,7 @@ def write_sweep_cards(directory: Path, record: SweepRecord) -> dict[str, Any] | 
     return selection
 
 
-def runs_of(job: Path) -> list[RunCost]:
+def _runs_of(job: Path) -> list[RunCost]:
     """The cost of every run that released something in a job's directory: one per ledger.
 
     A run whose job has not finished counts as still running. A run without a card could be anything, so it counts as
@@ -78,9 +82,9 @@ def runs_of(job: Path) -> list[RunCost]:
         return [RunCost.without_privacy(record.step, ended=finished)] if record.step else []
     found = (read_json(path) for path in sorted(job.rglob(f"{Path(CARD_FILE).stem}*.json")))
     cards = {card["run_id"]: RunCost.from_card(card) for card in found if card.get("kind") == "run"}
-    contents = (ledger.read_or_none(path) for path in sorted((job / "privacy").glob("*.ledger")))
     runs = []
-    for content in contents:
+    for path in sorted((job / "privacy").glob("*.ledger")):
+        content = ledger.read_or_none(path)
         if content is not None and content.count > 0:
             card = cards.get(content.run_id)
             private, ended = (False, False) if card is None else (card.private, card.ended and finished)

@@ -31,17 +31,15 @@ def main() -> None:
     from lightning_gep.cli.sweep import JobsFailed, register_sweepers
 
     register_sweepers()
+    sigterm_as_ctrl_c()
     try:
-        with sigterm_as_ctrl_c():
-            hydra.main(version_base="1.3", config_path=str(config_directory()), config_name="train")(run_job)()
+        hydra.main(version_base="1.3", config_path=str(config_directory()), config_name="train")(run_job)()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except JobsFailed:
         raise
     except SystemExit as end:
-        if end.code == 1 and not begun:
-            raise SystemExit(2) from None
-        raise
+        raise SystemExit(2 if end.code == 1 and not begun else end.code) from None
 
 
 def run_job(config: "DictConfig") -> None:

@@ -35,17 +35,16 @@ def batch_size(batch: Any) -> int:
 
     """
     sizes: dict[str, int] = {}
-    _map(batch, "batch", lambda leaf, path: sizes.setdefault(path, len(leaf)))
+    _map(batch, lambda leaf, path: sizes.setdefault(path, len(leaf)))
     if not sizes:
         raise ConfigurationError(f"A batch of type {type(batch).__name__} does not tell how many records it has. {FIX}")
-    first = next(iter(sizes))
-    other = next((path for path, size in sizes.items() if size != sizes[first]), None)
+    (first, size), *others = sizes.items()
+    other = next((path for path, its_size in others if its_size != size), None)
     if other is not None:
         raise ConfigurationError(
-            f"The number of records in a batch is not clear: {first} has {sizes[first]}, {other} has {sizes[other]}. "
-            + FIX
+            f"The number of records in a batch is not clear: {first} has {size}, {other} has {sizes[other]}. {FIX}"
         )
-    return sizes[first]
+    return size
 
 
 def take(batch: Any, which: Which) -> Any:
@@ -54,7 +53,7 @@ def take(batch: Any, which: Which) -> Any:
     A slice gives views of the tensors, positions give copies.
     """
     batch_size(batch)
-    return _map(batch, "batch", lambda leaf, _: _take(leaf, which))
+    return _map(batch, lambda leaf, _: _take(leaf, which))
 
 
 def microbatches(batch: Any, size: int) -> Iterator[Any]:
@@ -66,34 +65,33 @@ def microbatches(batch: Any, size: int) -> Iterator[Any]:
 def record_leaves(batch: Any) -> list[Any]:
     """Everything in the batch that has one entry per record, in the order `replace_leaves` takes it."""
     leaves: list[Any] = []
-    _map(batch, "batch", lambda leaf, _: leaves.append(leaf))
+    _map(batch, lambda leaf, _: leaves.append(leaf))
     return leaves
-
-
-def constants(batch: Any) -> list[Any]:
-    """Everything in the batch that belongs to all of its records: tensors without dimensions and single values."""
-    found: list[Any] = []
-    _map(batch, "batch", lambda leaf, _: leaf, see=found.append)
-    return found
 
 
 def replace_leaves(batch: Any, leaves: Sequence[Any]) -> Any:
     """The same structure with other `record_leaves`."""
     replacements = iter(leaves)
-    return _map(batch, "batch", lambda _, __: next(replacements))
+    return _map(batch, lambda _, __: next(replacements))
+
+
+def constants(batch: Any) -> list[Any]:
+    """Everything in the batch that belongs to all of its records: tensors without dimensions and single values."""
+    values = values_of(replace_leaves(batch, [None] * len(record_leaves(batch))))
+    return [value for value in values if value is not None]
 
 
 def values_of(record: Any) -> list[Any]:
     """Everything in a single record that is not a structure of other values, in the order `replace_values` takes it."""
     values: list[Any] = []
-    _map(record, "record", lambda value, _: values.append(value), is_leaf=_is_value)
+    _map(record, lambda value, _: values.append(value), _is_value)
     return values
 
 
 def replace_values(record: Any, values: Sequence[Any]) -> Any:
     """The same structure with other `values_of`."""
     replacements = iter(values)
-    return _map(record, "record", lambda _, __: next(replacements), is_leaf=_is_value)
+    return _map(record, lambda _, __: next(replacements), _is_value)
 
 
 def _holds_records(node: Any) -> bool:
@@ -115,22 +113,19 @@ def _is_value(node: Any) -> bool:
 
 def _map(
     node: Any,
-    path: str,
     function: Callable[[Any, str], Any],
-    *,
-    see: Callable[[Any], None] = lambda constant: None,
     is_leaf: Callable[[Any], bool] = _holds_records,
+    path: str = "batch",
 ) -> Any:
-    """The structure with `function(leaf, path)` in place of every leaf; `see` is shown what belongs to all records."""
+    """The structure with `function(leaf, path)` in place of every leaf."""
+
+    def inner(item: Any, where: str) -> Any:
+        return _map(item, function, is_leaf, path + where)
+
     if is_leaf(node):
         return function(node, path)
     if isinstance(node, Constant | Tensor | np.ndarray | np.generic):
-        see(node)
         return node
-
-    def inner(item: Any, where: str) -> Any:
-        return _map(item, path + where, function, see=see, is_leaf=is_leaf)
-
     if isinstance(node, Mapping):
         items = {key: inner(value, f"[{key!r}]") for key, value in node.items()}
         if not isinstance(node, MutableMapping):

@@ -1,46 +1,73 @@
-"""Per-sample gradients by vectorising the gradient of the whole training step (torch.func)."""
+"""Per-sample gradients by vectorising the gradient of the whole training step (torch.func).
 
+Ordinary training steps can be vectorised because recurrent layers use kernels that can, and because metrics and values
+asked for by `.item()` or `float()` are stubbed: what training_step logs is dropped anyway.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.overrides import TorchFunctionMode
 
-from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.gradients.batches import record_leaves, replace_leaves
 from lightning_gep.gradients.interface import Backend, GradientError, LossFunction, scalar
-from lightning_gep.gradients.randomness import HostStates
-from lightning_gep.gradients.vectorising import Vectorising, metrics_stubbed, recurrent_layers_kept
+from lightning_gep.gradients.isolation import PublicTrial, disagreement
+from lightning_gep.gradients.snapshot import Snapshot
+
+KERNELS = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+VALUES = {"item", "__float__"}
+STAND_IN = 1.0
+"""What `.item()` and `float()` return for a tensor with a value for every record; log, exp and division take it."""
+OTHER_STAND_INS = (0.0, float("inf"), float("-inf"), 1e4)
+"""Tried on public records: if one of them changes the gradients, training_step does more with the value than log it."""
+
+
+class Vectorising(TorchFunctionMode):
+    """Inside, recurrent layers can be vectorised, and `.item()` and `float()` of a record's tensor give a stand-in."""
+
+    def __init__(self, stand_in: float = STAND_IN) -> None:
+        super().__init__()
+        self.stand_in = stand_in
+        self.stood_in = 0
+        """How often a value was asked for."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name, kwargs = getattr(function, "__name__", ""), kwargs or {}
+        if name in KERNELS and not _is_packed(args):
+            inputs, state, *rest = args
+            # The fused kernels cannot be vectorised; vmap would run them record by record.
+            with _without(torch.backends.mkldnn), _without(torch.backends.cudnn):
+                return function(inputs, _for_each_record(state, inputs), *rest, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except RuntimeError as error:
+            if name not in VALUES or "vmap" not in str(error):
+                raise
+            self.stood_in += 1
+            return self.stand_in
 
 
 class FunctionalGradients(Backend):
     """vmap(grad(loss)): the loss is called once and sees what looks like a batch of one record.
 
     The module's parameters are swapped for the duration of the call, wherever in the module tree they are used, so
-    terms of the loss outside the layers count. Torch's random numbers differ from record to record. Metrics and values
-    asked for by `.item()` or `float()` are stubbed: what training_step logs is dropped anyway. Code that takes a branch
-    on the value of a tensor cannot be vectorised and raises.
+    terms of the loss outside the layers count. Torch's random numbers differ from record to record. Code that takes a
+    branch on the value of a tensor cannot be vectorised and raises.
     """
 
     name = "functional"
 
-    def __init__(
-        self,
-        module: nn.Module,
-        loss_function: LossFunction,
-        groups: ParameterGroups,
-        *,
-        randomness: str = "different",
-        vectorising: Vectorising | None = None,
-    ) -> None:
-        super().__init__(module, loss_function, groups)
+    def __init__(self, *arguments: Any, randomness: str = "different", vectorising: Vectorising | None = None) -> None:
+        super().__init__(*arguments)
         self._randomness, self._vectorising = randomness, vectorising or Vectorising()
-        self._step = _Step(module, loss_function)
-
-    def chunk(self, batch: Any, size: int, begin_with: HostStates | None, out: Tensor | None = None) -> Tensor:
-        """The loss is called once per chunk; each call draws the same numbers from Python and NumPy."""
-        if begin_with is not None:
-            begin_with.put_back()
-        return self.rows(batch, size, out)
+        self._step = _Step(self.module, self.loss_function)
 
     def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         """The gradients of a batch of `size` > 0 records (size × p)."""
@@ -54,9 +81,36 @@ class FunctionalGradients(Backend):
             return scalar(functional_call(self._step, values, (replace_leaves(batch, record),)))
 
         gradients_of_all = vmap(grad(loss_of_one), in_dims=(None, 0), randomness=self._randomness)
-        with recurrent_layers_kept(self.module), metrics_stubbed(self.module), self._vectorising:
+        with _metrics_stubbed(self.module), self._vectorising:
             gradients = gradients_of_all(parameters, [leaf.unsqueeze(1) for leaf in leaves])
         return self.groups.flatten({name.removeprefix("module."): rows for name, rows in gradients.items()}, out)
+
+    @classmethod
+    def fault(cls, trial: PublicTrial) -> str | None:
+        """With `randomness="same"` and a seed every record draws what it draws alone: random losses can be compared."""
+        usual, as_in_training = Vectorising(), Vectorising()
+        rows = trial.rows(cls, randomness="same", vectorising=usual)
+        fault = disagreement(rows, trial.rows(), trial.groups, trial.tolerance)
+        if fault is not None:
+            return fault
+        trial.rows(cls, vectorising=as_in_training)
+        if as_in_training.stood_in > usual.stood_in:
+            return "cannot be used: training_step asks for the value of a random number (.item() or float())"
+        return cls.later_fault(trial)
+
+    @classmethod
+    def later_fault(cls, trial: PublicTrial) -> str | None:
+        """Whether training_step does more than log values: no risk to privacy, but it would train another model."""
+        usual = Vectorising()
+        expected = trial.rows(cls, randomness="same", vectorising=usual)
+        for stand_in in OTHER_STAND_INS if usual.stood_in else ():
+            try:
+                found = trial.rows(cls, randomness="same", vectorising=Vectorising(stand_in))
+            except Exception:  # code that cannot take this value, such as log(0), tells nothing
+                continue
+            if disagreement(found, expected, trial.groups, trial.tolerance):
+                return "cannot be used: training_step decides something by the value of a tensor (.item() or float())"
+        return None
 
 
 class _Step(nn.Module):
@@ -69,3 +123,51 @@ class _Step(nn.Module):
 
     def forward(self, batch: Any) -> Tensor:
         return self.loss_function(batch)
+
+
+@contextmanager
+def _metrics_stubbed(module: nn.Module) -> Iterator[None]:
+    """Inside, metrics of torchmetrics in the module tree compute nothing and return zeros.
+
+    Recurrent layers are put back, too: they remember the weights of the last call, and those swapped in must not stay.
+    """
+    torchmetrics: Any = sys.modules.get("torchmetrics")
+    kinds = () if torchmetrics is None else (torchmetrics.Metric, torchmetrics.MetricCollection)
+    changed = [part for part in module.modules() if isinstance(part, (nn.RNNBase, *kinds))]
+    before = Snapshot(("", vars(part)) for part in changed)
+    for part in changed:
+        if isinstance(part, kinds):
+            vars(part).update(dict.fromkeys(("forward", "update", "compute"), _stub(part, torchmetrics)))
+    try:
+        yield
+    finally:
+        before.put_back()
+
+
+def _stub(metric: Any, torchmetrics: Any) -> Any:
+    if isinstance(metric, torchmetrics.MetricCollection):
+        return lambda *_, **__: {name: torch.zeros(()) for name in metric}
+    return lambda *_, **__: torch.zeros(())
+
+
+@contextmanager
+def _without(library: Any) -> Iterator[None]:
+    """Not the library's own `flags`, which sets its precision as well."""
+    before = library.enabled
+    library.enabled = False
+    try:
+        yield
+    finally:
+        library.enabled = before
+
+
+def _is_packed(args: tuple[Any, ...]) -> bool:
+    """Whether these are the arguments for packed sequences, of which the second holds batch sizes."""
+    return isinstance(args[1], Tensor) and not args[1].is_floating_point()
+
+
+def _for_each_record(state: Any, inputs: Tensor) -> Any:
+    """The state with the hidden batch dimension of the inputs: it is written in place, so zeros need it too."""
+    if isinstance(state, tuple | list):
+        return tuple(_for_each_record(part, inputs) for part in state)
+    return state + torch.zeros_like(inputs).sum().to(state.dtype)

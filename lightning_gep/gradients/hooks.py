@@ -22,11 +22,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_gep.gradients.batches import batch_size, take
-from lightning_gep.gradients.comparison import close, disagreement
 from lightning_gep.gradients.interface import Backend, GradientError, scalar
-from lightning_gep.gradients.isolation import SEED, Probe
+from lightning_gep.gradients.isolation import SEED, PublicTrial, close, disagreement
 from lightning_gep.gradients.randomness import HostStates, held_generators, seed_everywhere
-from lightning_gep.gradients.state import in_mode, untouched
+from lightning_gep.gradients.snapshot import Snapshot
+from lightning_gep.gradients.state import in_mode, unregistered, untouched
 
 MEANS_OVER_TARGETS = (nn.functional.cross_entropy, nn.functional.nll_loss)
 IGNORED = -100
@@ -40,18 +40,17 @@ MIXES = "would mix records: replacing one changes the gradients of others"
 class HookedGradients(Backend):
     """The loss is called once on the whole chunk, so metrics, `.item()` and strings work as in ordinary training.
 
-    Only what passes through layers is seen: a term of the loss outside them is dropped without an error, so do not use
-    this backend on a module it was not checked on (`fault_of_hooks`). A parameter that the loss depends on but no layer
-    accounts for raises GradientError. So does a random number that is drawn for several records at once.
+    Only what passes through layers is seen: a term of the loss outside them is dropped without an error, unless `fault`
+    has found it. A parameter that the loss depends on but no layer accounts for raises GradientError. So does a random
+    number that is drawn for several records at once.
     """
 
     name = "hooks"
 
-    def chunk(self, batch: Any, size: int, begin_with: HostStates | None, out: Tensor | None = None) -> Tensor:
+    def differentiate(self, chunk: Any, size: int, begin_with: HostStates | None, out: Tensor | None) -> Tensor:
         """Whether numbers from Python and NumPy are drawn for each record cannot be seen, so there must be none."""
-        before = None if begin_with is None else begin_with.now()
-        rows = self.rows(batch, size, out)
-        if before is not None and before.differ():
+        rows = super().differentiate(chunk, size, begin_with, out)
+        if begin_with is not None and begin_with.differ():
             raise GradientError(f"hooks {SHARES} (from Python or NumPy). Use gradients='auto'.")
         return rows
 
@@ -70,55 +69,47 @@ class HookedGradients(Backend):
             rows = {name: _rows_of(name, p, size, is_used=one is not None) for (name, p), one in named}
         return self.groups.flatten(rows, out)
 
-
-def fault_of_hooks(probe: Probe) -> str | None:
-    """What is wrong with hooks on this module, in words that follow their name; None if nothing was found.
-
-    A random loss draws other numbers in a batch than alone. So rows are compared with the loop's in evaluation mode,
-    and their mean with the ordinary gradient in training mode, where a term could be dropped that exists only there.
-    """
-    fault = fault_in_isolation(probe)
-    if fault is not None:
+    @classmethod
+    def fault(cls, trial: PublicTrial) -> str | None:
+        """Rows are compared with the loop's in evaluation mode, as a random loss draws other numbers in a batch than
+        alone, and their mean with the ordinary gradient in training mode, where a term could exist only there.
+        """
+        fault = cls.later_fault(trial)
+        if fault is not None:
+            return fault
+        with in_mode(trial.module, training=False):
+            if trial.is_random():
+                return "cannot be checked, since the loss is random in evaluation mode, too"
+            fault = disagreement(trial.rows(cls), trial.rows(), trial.groups, trial.tolerance)
+        if fault is None and not close(trial.rows(cls).mean(dim=0), trial.gradient(trial.records), trial.tolerance):
+            return "gave gradients that differ from ordinary ones in training mode"
         return fault
-    with in_mode(probe.module, training=False):
-        if probe.is_random():
-            return "cannot be checked, since the loss is random in evaluation mode, too"
-        fault = disagreement(_rows(probe, probe.records), probe.rows(), probe.groups, probe.tolerance)
-    mean = _rows(probe, probe.records).mean(dim=0)
-    if fault is None and not close(mean, probe.gradient(probe.records), probe.tolerance):
-        return "gave gradients that differ from ordinary ones in training mode"
-    return fault
+
+    @classmethod
+    def later_fault(cls, trial: PublicTrial) -> str | None:
+        """The part of `fault` that is about records meeting each other."""
+        n = batch_size(trial.records)
+        whole, less = (_draws_for_a_record(trial, take(trial.records, slice(0, size)), size) for size in (n, n - 1))
+        if whole is None or whole != less:
+            return SHARES
+        for seed in SEEDS:
+            place = seed % n
+            others = [i for i in range(n) if i != place]
+            replaced = take(trial.records, [(place + 1) % n if i == place else i for i in range(n)])
+            before, after = (trial.rows(cls, batch, seed)[others] for batch in (trial.records, replaced))
+            if disagreement(after, before, trial.groups, trial.tolerance):
+                return MIXES
+        return None
 
 
-def fault_in_isolation(probe: Probe) -> str | None:
-    """The part of `fault_of_hooks` that is about records meeting each other."""
-    n = batch_size(probe.records)
-    whole, less = (_draws_for_a_record(probe, take(probe.records, slice(0, size)), size) for size in (n, n - 1))
-    if whole is None or whole != less:
-        return SHARES
-    for seed in SEEDS:
-        place = seed % n
-        others = [i for i in range(n) if i != place]
-        replaced = [(place + 1) % n if i == place else i for i in range(n)]
-        before, after = (_rows(probe, batch, seed)[others] for batch in (probe.records, take(probe.records, replaced)))
-        if disagreement(after, before, probe.groups, probe.tolerance):
-            return MIXES
-    return None
-
-
-def _rows(probe: Probe, batch: Any, seed: int = SEED) -> Tensor:
-    with untouched(probe.module):
-        return HookedGradients(probe.module, probe.loss(seed), probe.groups)(batch)
-
-
-def _draws_for_a_record(probe: Probe, batch: Any, size: int) -> list[float] | None:
+def _draws_for_a_record(trial: PublicTrial, batch: Any, size: int) -> list[float] | None:
     """How many numbers torch draws per record, draw by draw; None if there are draws that torch does not show."""
-    held = held_generators(probe.module)
-    with untouched(probe.module):
+    held = held_generators(trial.module)
+    with untouched(trial.module):
         seed_everywhere(SEED, held)
         before = HostStates(held)
         with DrawSizes() as draws:
-            probe.user_loss(batch)
+            trial.user_loss(batch)
         return None if before.differ() or draws.unseen else [drawn / size for drawn in draws.sizes]
 
 
@@ -148,9 +139,8 @@ class DrawSizes(TorchDispatchMode):
 
 
 class _NoIgnoredTargets(TorchFunctionMode):
-    """Raises GradientError where a loss takes the mean over fewer than all records: hooks take it for the mean of all.
-
-    One more ignored target would make the gradients of all other records longer.
+    """Raises GradientError where a loss takes the mean over fewer than all records: hooks take it for the mean of all,
+    and one more ignored target would make the gradients of all other records longer.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -162,8 +152,7 @@ class _NoIgnoredTargets(TorchFunctionMode):
             if is_mean and not target.is_floating_point() and bool((target == ignored).any()):
                 raise GradientError(
                     f"{function.__name__} ignores some targets (ignore_index={ignored}) and takes the mean over the "
-                    "others, so a record would change the gradients of all. Use gradients='auto', or remove the "
-                    "records without a target from the training data"
+                    "others, so a record would change the gradients of all. Use gradients='auto'."
                 )
         return function(*args, **kwargs)
 
@@ -201,11 +190,15 @@ class _LayerHooks(GradSampleModule):  # type: ignore[misc]
 @contextmanager
 def _hooked(module: nn.Module) -> Iterator[None]:
     """Hooks on the module's layers. They and all that they leave behind are gone on leaving, also after a failure."""
-    with untouched(module, but_buffers=True), warnings.catch_warnings():
-        # True of every first layer, since data needs no gradient, and harmless: parameters are what is asked for.
-        warnings.filterwarnings("ignore", message="Full backward hook is firing when gradients are computed")
-        for layer in module.modules():
-            if getattr(layer, "inplace", False) is True:  # hooks look at the outputs; the values are equal
-                vars(layer)["inplace"] = False
-        _LayerHooks(module, batch_first=True, loss_reduction="mean", strict=False)
-        yield
+    before = Snapshot(unregistered(module))
+    try:
+        with warnings.catch_warnings():
+            # True of every first layer, since data needs no gradient, and harmless: parameters are what is asked for.
+            warnings.filterwarnings("ignore", message="Full backward hook is firing when gradients are computed")
+            for layer in module.modules():
+                if getattr(layer, "inplace", False) is True:  # hooks look at the outputs; the values are equal
+                    vars(layer)["inplace"] = False
+            _LayerHooks(module, batch_first=True, loss_reduction="mean", strict=False)
+            yield
+    finally:
+        before.put_back()

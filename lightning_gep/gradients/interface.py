@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.randomness import HostStates
+
+if TYPE_CHECKING:
+    from lightning_gep.gradients.isolation import PublicTrial
 
 LossFunction: TypeAlias = Callable[[Any], Tensor]
 """A batch → the scalar loss of the user's training step on it, a mean over the records."""
@@ -24,11 +27,11 @@ class Backend(ABC):
     """A way of computing per-sample gradients, bound to a module and the loss of its training step.
 
     A microbatch of b records → their gradients (b × p), in float32 or wider, columns as in `groups.flatten`. Row i is
-    the gradient of the loss on record i alone; it is zero where the loss does not depend on a parameter. An empty batch
-    gives a tensor of shape (0, p), and the user's code is not called.
+    the gradient of the loss on record i alone, zero where the loss does not depend on a parameter. For an empty batch
+    the user's code is not called.
 
     Guarantee: parameters, their `.grad`, and the module's hooks and modes are left as they were. What training_step
-    itself writes to the module is not undone here; `StepGradients.sweep` does that.
+    itself writes to the module is undone by `put_back` only.
     """
 
     name: str
@@ -71,49 +74,57 @@ class Backend(ABC):
         size = batch_size(batch)
         if size == 0:
             return self._empty(0)
-        chunk = (chunk_size or self.largest_chunk or size) if self.together else 1
+        padded = self.together and chunk_size is not None
+        per_chunk = (chunk_size or self.largest_chunk or size) if self.together else 1
+        per_chunk = per_chunk if padded else min(per_chunk, size)
 
-        def differentiate(records: Any, count: int, out: Tensor | None = None) -> Tensor:
+        def differentiate(chunk: Any, count: int, out: Tensor | None = None) -> Tensor:
             try:
-                return self.chunk(records, count, begin_with, out)
+                return self.differentiate(chunk, count, begin_with, out)
             finally:
                 put_back()
 
-        padded = self.together and chunk_size is not None
-        if size == chunk or (size < chunk and not padded):
+        if size == per_chunk:
             return differentiate(batch, size)
         rows = self._empty(size)
-        for start, out in zip(range(0, size, chunk), rows.split(chunk), strict=True):
-            missing = chunk - len(out)
+        for start, out in zip(range(0, size, per_chunk), rows.split(per_chunk), strict=True):
+            missing = per_chunk - len(out)
             if padded and missing:
                 copies = take(batch, [*range(start, size), *[start] * missing])
-                out.copy_(differentiate(copies, chunk)[: len(out)])
+                out.copy_(differentiate(copies, per_chunk)[: len(out)])
             else:
-                differentiate(take(batch, slice(start, start + chunk)), len(out), out)
+                differentiate(take(batch, slice(start, start + per_chunk)), len(out), out)
         return rows
 
-    def chunk(self, batch: Any, size: int, begin_with: HostStates | None, out: Tensor | None = None) -> Tensor:
-        """The same as `rows`, with the promise about `begin_with`."""
-        return self.rows(batch, size, out)
+    def differentiate(self, chunk: Any, size: int, begin_with: HostStates | None, out: Tensor | None) -> Tensor:
+        """The rows of one chunk. Records of a chunk share the numbers of Python and NumPy: all chunks draw the same."""
+        if self.together and begin_with is not None:
+            begin_with.put_back()
+        return self.rows(chunk, size, out)
 
     @abstractmethod
     def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         """The gradients of a batch of `size` > 0 records (size × p), written to `out` if that is given."""
 
+    @classmethod
+    def fault(cls, trial: "PublicTrial") -> str | None:
+        """What is wrong with this backend on a module, in words that follow its name; None if nothing was found."""
+        return None
+
+    @classmethod
+    def later_fault(cls, trial: "PublicTrial") -> str | None:
+        """The part of `fault` that can begin during training."""
+        return None
+
     def parameters(self) -> dict[str, nn.Parameter]:
         """The parameters in the order of the columns."""
-        return trainable(self.module, self.groups)
+        parameters = dict(self.module.named_parameters())
+        return {name: parameters[name] for name in self.groups.shapes}
 
     def _empty(self, size: int) -> Tensor:
         parameters = list(self.parameters().values())
         dtype = reduce(torch.promote_types, (p.dtype for p in parameters), torch.float32)
         return torch.empty(size, self.groups.num_parameters, dtype=dtype, device=parameters[0].device)
-
-
-def trainable(module: nn.Module, groups: ParameterGroups) -> dict[str, nn.Parameter]:
-    """The parameters in the order of the groups' columns."""
-    parameters = dict(module.named_parameters())
-    return {name: parameters[name] for name in groups.shapes}
 
 
 def scalar(loss: Any) -> Tensor:

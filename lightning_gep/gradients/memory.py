@@ -1,6 +1,13 @@
-"""How many records fit: what they take in memory while they are differentiated, and what there is."""
+"""How many records fit in memory while they are differentiated, and memory that is kept from one chunk to the next.
 
+`keep_freed_memory` reaches below Python, to `mallopt` of glibc, whose parameters are documented (`man mallopt`). Where
+the C library is another one, or refuses them, nothing happens, and a step takes up to a third longer.
+"""
+
+import ctypes
+import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +24,25 @@ SHARE = 8
 MOST_RECORDS, RECORDS_TRIED = 512, 8
 WORKING_SPACE = 3
 """Memory of a vectorised backward pass in units of the activations an ordinary one keeps (measured: 2 to 3)."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of `mallopt`."""
+KEPT, LARGEST_BLOCKS = 2**30, (2**30, 2**25)
+"""Bytes: the most free memory that is kept, and the largest blocks it is used for (older glibc: the second value)."""
+SET_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+"""Environment variables with which a user has chosen otherwise."""
 
 
 def microbatch_for(num_parameters: int, device: torch.device) -> int:
     """Records whose gradients are held at a time."""
-    return _fitting(torch.float32.itemsize * num_parameters, _budget(device, ENOUGH_FOR_ROWS))
+    return _fitting(torch.float32.itemsize * num_parameters, device, ENOUGH_FOR_ROWS)
 
 
 def largest_chunk(module: nn.Module, loss_function: LossFunction, public_batch: Any, num_parameters: int) -> int:
     """Records that can be differentiated together: the loss is called on public ones to see what it keeps of each."""
     some = take(public_batch, slice(0, RECORDS_TRIED))
     each = kept_for_backward(module, loss_function, some) / batch_size(some)
-    device = next(module.parameters()).device
     row = torch.float32.itemsize * num_parameters
-    return _fitting(WORKING_SPACE * each + row, _budget(device, ENOUGH_FOR_ACTIVATIONS))
+    return _fitting(WORKING_SPACE * each + row, next(module.parameters()).device, ENOUGH_FOR_ACTIVATIONS)
 
 
 def kept_for_backward(module: nn.Module, loss_function: LossFunction, batch: Any) -> int:
@@ -59,10 +71,22 @@ def free_memory(device: torch.device) -> int:
     return int(found[1]) * 1024 if found else 2**40
 
 
-def _budget(device: torch.device, enough: int) -> int:
+def keep_freed_memory(device: torch.device) -> bool:
+    """Let activations and gradients reuse the memory of the previous chunk; returns whether that is set up.
+
+    glibc gives large blocks back to the system when they are freed, and the system clears them page by page before it
+    hands them out again: a quarter of the time of a step. In exchange the peak is a little higher (ResNet20: 2 to 3 %,
+    a cold start on 2000 anchors 15 %), and up to `KEPT` bytes stay with the process. Other devices are left to torch.
+    """
+    if device.type != "cpu" or not sys.platform.startswith("linux") or any(name in os.environ for name in SET_BY_USER):
+        return False
+    mallopt: Any = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(M_TRIM_THRESHOLD, KEPT)) and any(mallopt(M_MMAP_THRESHOLD, size) for size in LARGEST_BLOCKS)
+
+
+def _fitting(bytes_each: float, device: torch.device, enough: int) -> int:
     share = free_memory(device) // SHARE
-    return share if device.type == "cuda" else min(enough, share)
-
-
-def _fitting(bytes_each: float, budget: int) -> int:
+    budget = share if device.type == "cuda" else min(enough, share)
     return max(1, min(MOST_RECORDS, int(budget // max(1.0, bytes_each))))

@@ -1,25 +1,43 @@
-"""No record may change another on its way into a batch: collate functions and Lightning's transfer hooks are tried."""
+"""No record may change another on its way into a batch: collate functions and Lightning's transfer hooks are tried.
+
+They are tried with many seeds, and with a record of extreme values: what code does to a batch that holds one cannot be
+seen on well-behaved records.
+"""
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, default_collate
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.batches import batch_size, constants, record_leaves, take
-from lightning_gep.gradients.extremes import extreme_batches, extreme_records, shorter_records
+from lightning_gep.gradients.batches import (
+    batch_size,
+    constants,
+    record_leaves,
+    replace_leaves,
+    replace_values,
+    take,
+    values_of,
+)
 from lightning_gep.gradients.randomness import random_state_kept, seeded
-from lightning_gep.gradients.state import SavedState, noted_traces, untouched
+from lightning_gep.gradients.snapshot import same_value
+from lightning_gep.gradients.state import registered, untouched
 
 RECORDS_NEEDED, RECORDS_TRIED = 4, 8
 SEEDS = range(64)
 """A mixing that happens to a batch with probability 0.1 is missed by all of them in one case of a thousand."""
 HOOKS = "on_before_batch_transfer, transfer_batch_to_device or on_after_batch_transfer"
+FLOATS = (math.nan, math.inf, -math.inf, 1e4, -1e4, 1e30, -1e30, 0.0)
+INTEGERS = (0, -1, -100)
+"""What stands for padding, for nothing, and for a target that a loss ignores."""
+EXTREMES = {"U": ("",), "b": (False, True), "i": INTEGERS, "u": INTEGERS, "f": FLOATS, "c": FLOATS}
+"""By NumPy's kind of type."""
 
 Make = Callable[[list[int]], Any]
 """Positions of records → their batch."""
@@ -40,77 +58,64 @@ def check_collate(loader: DataLoader[Any], records: Sequence[Any]) -> None:
                 f"({type(error).__name__}: {error}). Give the auxiliary data the structure of the training data."
             ) from error
 
-    extremes = (partial(collated, records=changed) for changed in _with_an_extreme(records))
-    if mixes(collated, len(records)) or extremes_mix(extremes, len(records)):
+    if mixes(collated, len(records), (partial(collated, records=changed) for changed in _with_an_extreme(records))):
         raise ConfigurationError(
-            "The train loader's collate function mixes records (like MixUp or CutMix, or by padding them to the "
-            "longest of the batch, or by random numbers whose count depends on a record): one record would change the "
-            "gradients of others. Move it before batching, within each record, pad all records to the same length, or "
-            "remove it."
+            "The train loader's collate function mixes records (like MixUp or CutMix, by padding them to the longest "
+            "of the batch, or by random numbers whose count depends on a record): one would change the gradients of "
+            "others. Move it before batching, within each record, or pad all records to the same length."
         )
 
 
 def check_transfer(module: nn.Module, batch: Any, transferred: Callable[[Any], Any]) -> None:
     """Raises ConfigurationError if what happens to a batch before training_step sees it mixes or keeps its records."""
-    if batch_size(batch) < RECORDS_NEEDED:
+    available = min(RECORDS_TRIED, batch_size(batch))
+    if available < RECORDS_NEEDED:
         raise ConfigurationError(
-            f"The public batch has {batch_size(batch)} records; checking takes {RECORDS_NEEDED} at least. Use a larger "
-            "batch size for the auxiliary data."
+            f"The public batch has {available} records; checking takes {RECORDS_NEEDED} at least. Use a larger batch "
+            "size for the auxiliary data."
         )
-    with untouched(module), noted_traces(module) as kept:
-        before = SavedState(module)
-        available = min(RECORDS_TRIED, batch_size(batch))
 
-        def taken(positions: list[int], batch: Any = batch) -> Any:
-            return transferred(take(batch, positions))
+    def taken(positions: list[int], batch: Any = batch) -> Any:
+        return transferred(take(batch, positions))
 
+    saved = {name for name, _ in registered(module)}
+    with untouched(module) as written:
         extremes = (partial(taken, batch=extreme) for extreme in extreme_batches(batch, row=available // 2))
-        mixed = mixes(taken, available) or extremes_mix(extremes, available)
-        changed = before.changes()
+        mixed = mixes(taken, available, extremes)
     if mixed:
         raise ConfigurationError(
             f"{HOOKS} mixes records (MixUp, CutMix or statistics of the batch): one record would be in several "
             "gradients. Do it within each record, or remove it."
         )
-    if changed:
+    released = [name for name in written if name in saved]
+    if released:
         raise ConfigurationError(
-            f"{HOOKS} changes {', '.join(changed)}: what it computes there from the records would be released without "
+            f"{HOOKS} changes {', '.join(released)}: what it computes there from the records would be released without "
             "noise. Remove it."
         )
-    if kept:
+    if written:
         raise ConfigurationError(
-            f"{HOOKS} sets {', '.join(kept)} of the module, by which records could reach the gradients of others. Hand "
-            "it on in the batch, a value for each record, or remove it."
+            f"{HOOKS} sets {', '.join(written)} of the module, by which records could reach the gradients of others. "
+            "Hand it on in the batch, a value for each record, or remove it."
         )
 
 
-def mixes(make: Make, available: int) -> bool:
-    """Whether replacing one of the records changes another's row, or what belongs to all, with some random numbers."""
+def mixes(make: Make, available: int, with_an_extreme: Iterable[Make] = ()) -> bool:
+    """Whether replacing one of the records changes another's row, or what belongs to all, with some random numbers.
+
+    Also tried are other ways to make the batch, in which the first record of the second half has an extreme value.
+    """
     size = available // 2
-    with random_state_kept():
-        return any(_mixes_at(seed % size, seeded(make, seed), size) for seed in SEEDS)
-
-
-def extremes_mix(makes: Iterable[Make], available: int) -> bool:
-    """Like `mixes`, with an extreme value in the first record of the second half, a different one per `makes`."""
 
     def if_it_runs(make: Make) -> bool:
         try:
-            return _mixes_at(0, seeded(make, SEEDS[0]), available // 2)
+            return _mixes_at(0, seeded(make, SEEDS[0]), size)
         except Exception:  # code need not be made for such records: what it raises ends a training
             return False
 
     with random_state_kept():
-        return any(if_it_runs(make) for make in makes)
-
-
-def _with_an_extreme(records: Sequence[Any]) -> Iterator[list[Any]]:
-    """The records, of which the first of the second half has an extreme value, or is longer than all others."""
-    half = len(records) // 2
-    for extreme in extreme_records(records[half]):
-        yield [*records[:half], extreme, *records[half + 1 :]]
-    for shorter in zip(*map(shorter_records, records), strict=False):
-        yield [*shorter[:half], records[half], *shorter[half + 1 :]]
+        usual = any(_mixes_at(seed % size, seeded(make, seed), size) for seed in SEEDS)
+        return usual or any(map(if_it_runs, with_an_extreme))
 
 
 def _mixes_at(place: int, make: Make, size: int) -> bool:
@@ -123,17 +128,76 @@ def _mixes_at(place: int, make: Make, size: int) -> bool:
     if batch_size(before) != size or where is None:
         return True
     rows, other_rows = record_leaves(take(before, others)), record_leaves(take(after, where))
-    return not (_equal(rows, other_rows) and _equal(constants(before), constants(after)))
+    return not (same_value(rows, other_rows) and same_value(constants(before), constants(after)))
 
 
-def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    return len(first) == len(second) and all(_same(a, b) for a, b in zip(first, second, strict=True))
+def _with_an_extreme(records: Sequence[Any]) -> Iterator[list[Any]]:
+    """The records, of which the first of the second half has an extreme value, or is longer than all others."""
+    half = len(records) // 2
+    for extreme in extreme_records(records[half]):
+        yield [*records[:half], extreme, *records[half + 1 :]]
+    for shorter in zip(*map(shorter_records, records), strict=False):
+        yield [*shorter[:half], records[half], *shorter[half + 1 :]]
 
 
-def _same(first: Any, second: Any) -> bool:
-    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
-        # A NaN that stays is the same.
-        return first.shape == second.shape and bool(((first == second) | ((first != first) & (second != second))).all())
-    if isinstance(first, np.ndarray):
-        return bool(np.array_equal(first, second, equal_nan=first.dtype.kind in "fc"))
-    return bool(first == second)
+def extreme_batches(batch: Any, row: int) -> Iterator[Any]:
+    """The batch with that record's part of each leaf in turn replaced by each of the extreme values."""
+    leaves = record_leaves(batch)
+    for i, leaf in enumerate(leaves):
+        for value in _extremes_of(leaf):
+            yield replace_leaves(batch, [*leaves[:i], _with_row(leaf, row, value), *leaves[i + 1 :]])
+
+
+def extreme_records(record: Any) -> Iterator[Any]:
+    """The record with each of its values in turn replaced by each of the extreme ones."""
+    return _each(record, lambda value: [_filled(value, extreme) for extreme in _extremes_of(value)])
+
+
+def shorter_records(record: Any) -> Iterator[Any]:
+    """The record with each of its values in turn cut to half its length, and with all of them cut."""
+    yield from _each(record, _cut)
+    for way in (0, -1):
+        yield replace_values(record, [(_cut(value) or [value])[way] for value in values_of(record)])
+
+
+def _each(record: Any, others: Callable[[Any], Sequence[Any]]) -> Iterator[Any]:
+    values = values_of(record)
+    for i, value in enumerate(values):
+        yield from (replace_values(record, [*values[:i], other, *values[i + 1 :]]) for other in others(value))
+
+
+def _cut(value: Any) -> list[Any]:
+    """The first half of a sequence; of an array with several dimensions, along the first and along the last."""
+    if isinstance(value, str | bytes | list | tuple):
+        return [value[: len(value) // 2]]
+    if not isinstance(value, Tensor | np.ndarray) or value.ndim == 0:
+        return []
+    return [value[: len(value) // 2], value[..., : value.shape[-1] // 2]][: value.ndim]
+
+
+def _extremes_of(value: Any) -> Sequence[Any]:
+    if isinstance(value, list | tuple):
+        return _extremes_of(value[0]) if len(value) else ()
+    if isinstance(value, Tensor):  # also of types that NumPy does not have
+        kind = "f" if value.is_floating_point() or value.is_complex() else "b" if value.dtype == torch.bool else "i"
+    else:
+        kind = np.asarray(value).dtype.kind
+    return EXTREMES.get(kind, ())
+
+
+def _with_row(leaf: Any, row: int, value: Any) -> Any:
+    if not isinstance(leaf, Tensor | np.ndarray):
+        return type(leaf)([*leaf[:row], value, *leaf[row + 1 :]])
+    changed = copy.deepcopy(leaf)
+    changed[row] = _filled(leaf[row] if isinstance(leaf, Tensor) else np.asarray(leaf[row]), value)
+    return changed
+
+
+def _filled(value: Any, extreme: Any) -> Any:
+    """The extreme value in the shape and type of this one, in which it may overflow."""
+    if isinstance(value, Tensor):
+        return torch.tensor(extreme).to(value).expand_as(value).clone()
+    if isinstance(value, np.ndarray):
+        with np.errstate(all="ignore"):
+            return np.full(value.shape, np.asarray(extreme).astype(value.dtype))
+    return type(value)([extreme] * len(value)) if isinstance(value, list | tuple) else extreme

@@ -1,8 +1,17 @@
-"""The states of all random generators: seeded for checks, put back afterwards, compared, and found in a module.
+"""The random generators of this process: seeded for checks, put back afterwards, and made unpredictable for training.
 
-`fresh_randomness` gives them states that nobody can repeat.
+A dropout mask or augmentation depends on a record's position in the batch, so adding one record changes those of all
+later records. If the random numbers are known, as they are to everyone who knows the seed of `seed_everything`, that
+changes the sum by far more than the clipping threshold. If they are secret, each record has its own, and its threshold
+bounds what it does.
+
+Of a seed, torch's CPU generator keeps 32 bits, few enough to try them all, and it has no public way to take more. So
+this file writes the words of its Mersenne Twister where its state keeps them. A torch that lays out its state in
+another way is recognised by the size of the state or refused by `set_state`; then RuntimeError is raised and nothing
+is trained. `tests/gradients/test_randomness.py` tells whether the installed version fits.
 """
 
+import os
 import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -13,50 +22,45 @@ import numpy as np
 import torch
 from torch import nn
 
-from lightning_gep.gradients.state import attributes
-
 Generator: TypeAlias = random.Random | np.random.Generator | np.random.RandomState | torch.Generator
 Result = TypeVar("Result")
+
+HOST: tuple[Any, ...] = (random, np.random)
+"""Modules with the functions of a generator: they stand for the global generators of Python and NumPy."""
+STATE_WORDS, STATE_BYTES = 624, 5056
+WORDS_BEGIN = 24
+"""The words are 32 bits each, in 64, after the seed and two counters."""
 
 
 class HostStates:
     """The present states of the generators of Python and NumPy, and of those `held` that are not torch's."""
 
     def __init__(self, held: Iterable[Generator] = ()) -> None:
-        self._python, self._numpy = random.getstate(), np.random.get_state()
-        self._held = [(each, state_of(each)) for each in held if not isinstance(each, torch.Generator)]
-
-    def now(self) -> "HostStates":
-        """The states of the same generators at this moment."""
-        return HostStates(each for each, _ in self._held)
+        others = (each for each in held if not isinstance(each, torch.Generator))
+        self._states = [(each, _state_of(each)) for each in (*HOST, *others)]
 
     def put_back(self) -> None:
         """Let the same numbers come again."""
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
-        for each, state in self._held:
-            set_state(each, state)
+        for each, state in self._states:
+            _set_state(each, state)
 
     def differ(self) -> bool:
         """Whether something has drawn from one of the generators since."""
-        states = [self._python, self._numpy, *(state for _, state in self._held)]
-        now = [random.getstate(), np.random.get_state(), *(state_of(each) for each, _ in self._held)]
-        return any(pickle.dumps(one) != pickle.dumps(other) for one, other in zip(states, now, strict=True))
+        return any(pickle.dumps(state) != pickle.dumps(_state_of(each)) for each, state in self._states)
 
 
 @contextmanager
 def random_state_kept(module: nn.Module | None = None) -> Iterator[None]:
     """On leaving, the random states of torch on every device in use, NumPy, Python and the module are put back."""
     held = [] if module is None else held_generators(module)
-    host, of_torch = HostStates(held), [(each, each.get_state()) for each in held if isinstance(each, torch.Generator)]
+    states = [(each, _state_of(each)) for each in (*HOST, *held)]
     metal = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
             yield
     finally:
-        host.put_back()
-        for generator, state in of_torch:
-            generator.set_state(state)
+        for each, state in states:
+            _set_state(each, state)
         if metal is not None:
             torch.mps.set_rng_state(metal)
 
@@ -74,55 +78,73 @@ def seeded(function: Callable[[Any], Result], seed: int, held: Iterable[Generato
 
 def seed_everywhere(seed: int, held: Iterable[Generator] = ()) -> None:
     """Seed torch, NumPy, Python and the generators given."""
-    for generator in held:
-        reseed(generator, seed)
-    random.seed(seed)
-    np.random.seed(seed)
     # Not torch.manual_seed: for a device that is not in use yet it leaves the seed behind, to be set at its first use.
-    torch.default_generator.manual_seed(seed)
+    for generator in (*HOST, torch.default_generator, *held):
+        reseed(generator, seed)
+    _seed_devices(seed)
+
+
+def renew_random_states(held: Iterable[Generator] = ()) -> None:
+    """Put random bits of the operating system into the generators of torch, NumPy and Python, and into those given."""
+    for generator in (*HOST, torch.default_generator, *held):
+        if isinstance(generator, torch.Generator) and generator.device.type == "cpu":
+            generator.set_state(_new_state())
+        else:
+            reseed(generator, int.from_bytes(os.urandom(32), "little"))
+    _seed_devices(int.from_bytes(os.urandom(8), "little") >> 1)
+
+
+def held_generators(module: nn.Module) -> list[Generator]:
+    """The generators in attributes of the module and its submodules, or in a list, tuple or dict there."""
+    values = [value for part in module.modules() for value in vars(part).values()]
+    inner = [list(value.values()) if isinstance(value, dict) else value for value in values]
+    values += [item for items in inner if isinstance(items, list | tuple) for item in items]
+    found = {id(value): value for value in values if isinstance(value, Generator)}
+    return [held for held in found.values() if not isinstance(held, random.SystemRandom)]
+
+
+def reseed(generator: Any, seed: int) -> None:
+    """Start again from a seed of up to 256 bits, of which torch keeps 63."""
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed % 2**63)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = type(generator.bit_generator)(seed).state
+    elif hasattr(generator, "getstate"):  # Python's
+        generator.seed(seed)
+    else:
+        generator.seed(np.random.SeedSequence(seed).generate_state(8))
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if hasattr(generator, "getstate") else generator.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif hasattr(generator, "setstate"):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
+
+
+def _seed_devices(seed: int) -> None:
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
     if torch.backends.mps.is_available():
         torch.mps.manual_seed(seed)
 
 
-def held_generators(module: nn.Module) -> list[Generator]:
-    """The generators in attributes of the module and its submodules, or in a list, tuple or dict there."""
-    values = [inner for value in attributes(module).values() for inner in (value, *_inside(value))]
-    found = {id(value): value for value in values if isinstance(value, Generator)}
-    return [held for held in found.values() if not isinstance(held, random.SystemRandom)]
-
-
-def state_of(generator: Generator) -> Any:
-    """The state, to compare or to put back."""
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    return generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
-
-
-def set_state(generator: Generator, state: Any) -> None:
-    """Put a state back."""
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    else:
-        generator.set_state(state)
-
-
-def reseed(generator: Generator, seed: int) -> None:
-    """Start again from a seed of up to 256 bits, of which torch keeps 63."""
-    if isinstance(generator, random.Random):
-        generator.seed(seed)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = type(generator.bit_generator)(seed).state
-    elif isinstance(generator, np.random.RandomState):
-        generator.seed(np.random.SeedSequence(seed).generate_state(8))
-    else:
-        generator.manual_seed(seed % 2**63)
-
-
-def _inside(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return list(value) if isinstance(value, list | tuple) else []
+def _new_state() -> torch.Tensor:
+    """A state of torch's CPU generator of which every word is new."""
+    state = torch.Generator().manual_seed(int.from_bytes(os.urandom(4), "little")).get_state()
+    if len(state) != STATE_BYTES:
+        raise RuntimeError(
+            f"The state of torch {torch.__version__}'s random generator has {len(state)} bytes instead of "
+            f"{STATE_BYTES}, so it cannot be made secret. Use torch 2.x versions that lightning-gep is tested with."
+        )
+    words = np.frombuffer(os.urandom(4 * STATE_WORDS), dtype=np.uint32).astype(np.uint64)
+    state.numpy()[WORDS_BEGIN : WORDS_BEGIN + 8 * STATE_WORDS] = np.frombuffer(words.tobytes(), dtype=np.uint8)
+    return state

@@ -1,5 +1,11 @@
-"""What objects hold, all the way down, to be put back after running code that must leave no trace."""
+"""What objects hold, all the way down, to be put back after running code that must leave no trace.
 
+Private parts of torch are used here and in `state` only: the dicts in which an `nn.Module` keeps its parameters,
+buffers and submodules, without which every fit would fail at once, and the write count of a tensor (`_version`),
+without which writes that change nothing on public records would be missed.
+"""
+
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,42 +27,73 @@ NOT_FOLLOWED = {
 """Packages whose objects are not looked into: the trainer and its parts, and what other threads may be writing to."""
 LIBRARIES = NOT_FOLLOWED | {"torch", "torchmetrics", "abc", "collections", "functools", "numpy", "typing", "types"}
 """Packages whose classes hold no results."""
-CALLABLES = (FunctionType, MethodType, BuiltinFunctionType, partial)
-NOT_DATA = (*CALLABLES, classmethod, staticmethod, property, type, GetSetDescriptorType, MemberDescriptorType)
+NOT_DATA = (
+    *(FunctionType, BuiltinFunctionType, MethodType, partial, classmethod, staticmethod, property),
+    *(type, GetSetDescriptorType, MemberDescriptorType),
+)
+REGISTERS = ("_parameters", "_buffers", "_modules")
+"""Attributes in which a module keeps what is registered, under names that count as its own attributes."""
 
 
 class Snapshot:
-    """What the roots, and everything reached from them, hold at this moment.
+    """Copies of what values hold at this moment; they come with names, as from `reachable`, and are not followed."""
+
+    def __init__(self, values: Iterable[tuple[str, Any]]) -> None:
+        self._held: list[tuple[str, Any, Holder, Any]] = []
+        for name, value in values:
+            holder = _holder(_kind(value))
+            if holder is not None and holder.copy is not None:
+                self._held.append((name, value, holder, holder.copy(value)))
+        tensors = ((name, value) for name, value, _, _ in self._held if isinstance(value, Tensor))
+        self._writes = [(name, value, value._version) for name, value in tensors if not value.is_inference()]
+
+    def put_back(self) -> list[str]:
+        """Make everything hold what it did; returns the names of what did not."""
+        changed: list[str] = []
+        for name, value, holder, content in self._held:
+            if not holder.same(value, content):
+                changed += _changed_names(name, value, content)
+                holder.write(value, content)
+        return changed
+
+    def written(self) -> list[str]:
+        """Names of the tensors that were written to, whether that changed them or not; not seen is writing to .data."""
+        return [name.strip(".") for name, tensor, count in self._writes if tensor._version != count]
+
+
+def reachable(*roots: Any) -> Iterator[tuple[str, Any]]:
+    """Everything that can change and is reached from the roots, with the attribute of a module that leads to it.
 
     Followed are tensors, arrays, containers, modules, functions with what they enclose, and other Python objects with
     their classes. Not followed are data sets, loaders, and objects of Lightning and of libraries that use threads,
-    unless they are roots. What is in `apart` is followed, but neither copied nor put back.
+    unless they are roots.
     """
-
-    def __init__(self, *roots: Any, apart: Iterable[Any] = ()) -> None:
-        left_out = {id(value): value for value in apart}
-        self._held: list[tuple[Holder, Any, Any]] = []
-        seen: set[int] = set()
-        waiting = [part for root in roots for part in _parts(root)]
+    seen: dict[int, Any] = {}  # holds the values, so that no other can get the address of one of them
+    for root in roots:
+        # A name with a dot at its end is that of a module itself: whatever its dicts hold has a name of its own.
+        name = "" if isinstance(root, nn.Module) else type(root).__name__
+        waiting = [(f"{name}.", part) for part in _parts(root)]
         while waiting:
-            value = waiting.pop()
-            kind: Any = type(value)
-            holder = _holder(kind)
+            name, value = waiting.pop()
+            holder = _holder(_kind(value))
             if holder is None or id(value) in seen:
                 continue
-            seen.add(id(value))
-            if holder.copy is not None and id(value) not in left_out:
-                self._held.append((holder, value, holder.copy(value)))
-            waiting.extend(holder.items(value))
+            seen[id(value)] = value
+            yield name, value
+            if isinstance(value, nn.Module):
+                waiting += [(f"{name}.", part) for part in _parts(value)]
+            elif isinstance(value, dict) and name.endswith("."):
+                waiting += [(name if key in REGISTERS else f"{name}{key}", item) for key, item in value.items()]
+            else:
+                waiting += [(name, item) for item in holder.items(value)]
 
-    def put_back(self) -> bool:
-        """Make everything hold what it did; tells whether something did not."""
-        changed = False
-        for holder, value, content in self._held:
-            if not holder.same(value, content):
-                holder.write(value, content)
-                changed = True
-        return changed
+
+def _changed_names(name: str, value: Any, content: Any) -> list[str]:
+    if not (name.endswith(".") and isinstance(content, Mapping)):
+        return [name.strip(".")]
+    now, missing = value.read() if isinstance(value, _Attributes) else value, object()
+    keys = [key for key in {**content, **now} if now.get(key, missing) is not content.get(key, missing)]
+    return [f"{name}{key}".strip(".") for key in keys]
 
 
 @dataclass(frozen=True)
@@ -70,7 +107,7 @@ class Holder:
 
 
 class _Attributes:
-    """Attributes that are in no dict: those of a class, slots, the gradient of a tensor."""
+    """Attributes that are in no dict: those of a class, slots, the gradient of a tensor, what a function encloses."""
 
     def __init__(self, owner: Any, read: Callable[[Any], dict[str, Any]]) -> None:
         self.owner, self._read = owner, read
@@ -87,14 +124,28 @@ class _Attributes:
                 setattr(self.owner, name, value)
 
 
-def same_tensor(tensor: Tensor, values: Tensor) -> bool:
+def _same_tensor(tensor: Tensor, values: Tensor) -> bool:
     """Whether a tensor has the shape, type and values of another; a NaN that stays is not a change."""
     if tensor.shape != values.shape or tensor.dtype != values.dtype:
         return False
     return torch.equal(tensor, values) or bool(((tensor == values) | ((tensor != tensor) & (values != values))).all())
 
 
-def write_tensor(tensor: Tensor, values: Tensor) -> None:
+def same_value(first: Any, second: Any) -> bool:
+    """Whether two values of any structure are equal; what cannot be compared is not."""
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return _same_tensor(first, second)
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(same_value(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(same_value, first, second))
+    try:
+        return pickle.dumps(first) == pickle.dumps(second)
+    except Exception:
+        return False
+
+
+def _write_tensor(tensor: Tensor, values: Tensor) -> None:
     """Give a tensor the shape and values of another, in its own memory if they fit."""
     if tensor.shape == values.shape and tensor.dtype == values.dtype:
         tensor.data.copy_(values)
@@ -108,34 +159,30 @@ def _parts(value: Any) -> Iterator[Any]:
         yield from (value.func, value.args, value.keywords)
     if hasattr(value, "__dict__"):
         yield vars(value)
-    kind: Any = type(value)
-    yield from (_attributes_of_class(base) for base in kind.__mro__ if package(base) not in LIBRARIES)
-    if _slots(kind):
+    yield from (_attributes_of_class(base) for base in type(value).__mro__ if package(base) not in LIBRARIES)
+    if _slots(_kind(value)):
         yield _Attributes(value, _slot_values)
 
 
 @cache
 def _attributes_of_class(kind: type) -> _Attributes:
-    return _Attributes(kind, lambda kind: {name: value for name, value in vars(kind).items() if _is_data(name, value)})
+    def read(kind: type) -> dict[str, Any]:
+        named = vars(kind).items()
+        return {name: value for name, value in named if not (name.startswith("__") or isinstance(value, NOT_DATA))}
 
-
-def _is_data(name: str, value: Any) -> bool:
-    return not name.startswith("__") and not isinstance(value, NOT_DATA)
+    return _Attributes(kind, read)
 
 
 @cache
-def _slots(kind: type) -> tuple[str, ...]:
+def _slots(kind: Any) -> tuple[str, ...]:
     """The slots of a type, if it is somebody's own."""
-    if package(kind) in LIBRARIES:
-        return ()
-    named = (vars(base).get("__slots__", ()) for base in kind.__mro__)
-    names = [name for slots in named for name in ((slots,) if isinstance(slots, str) else slots)]
-    return tuple(name for name in names if not name.startswith("__"))
+    bases = () if package(kind) in LIBRARIES else kind.__mro__
+    found = ((name, item) for base in bases if "__slots__" in vars(base) for name, item in vars(base).items())
+    return tuple(name for name, item in found if isinstance(item, MemberDescriptorType))
 
 
 def _slot_values(value: Any) -> dict[str, Any]:
-    kind: Any = type(value)
-    return {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)}
+    return {name: getattr(value, name) for name in _slots(_kind(value)) if hasattr(value, name)}
 
 
 def _parts_of_tensor(tensor: Tensor) -> Iterator[Any]:
@@ -145,22 +192,15 @@ def _parts_of_tensor(tensor: Tensor) -> Iterator[Any]:
 
 
 def _parts_of_function(function: FunctionType) -> Iterator[Any]:
-    yield from function.__closure__ or ()
+    yield from (_Attributes(cell, _enclosed) for cell in function.__closure__ or ())
     yield from (function.__defaults__, function.__kwdefaults__, vars(function))
 
 
-def _enclosed(cell: CellType) -> list[Any]:
+def _enclosed(cell: CellType) -> dict[str, Any]:
     try:
-        return [cell.cell_contents]
+        return {"cell_contents": cell.cell_contents}
     except ValueError:  # nothing yet
-        return []
-
-
-def _write_cell(cell: CellType, content: list[Any]) -> None:
-    if content:
-        cell.cell_contents = content[0]
-    else:
-        del cell.cell_contents
+        return {}
 
 
 def _identical(items: Any, others: Any) -> bool:
@@ -181,14 +221,13 @@ def _refill(values: Any, content: Any) -> None:
 
 
 HOLDERS: dict[type, Holder] = {
-    Tensor: Holder(_parts_of_tensor, lambda tensor: tensor.detach().clone(), same_tensor, write_tensor),
+    Tensor: Holder(_parts_of_tensor, lambda tensor: tensor.detach().clone(), _same_tensor, _write_tensor),
     np.ndarray: Holder(lambda array: (), np.copy, lambda a, b: a.tobytes() == b.tobytes(), np.copyto),
     dict: Holder(lambda items: items.values(), dict, _same_items, _refill),
     list: Holder(iter, list, _identical, _write_slice),
     set: Holder(iter, set, set.__eq__, _refill),
     deque: Holder(iter, list, _identical, _refill),
     bytearray: Holder(lambda data: (), bytes, lambda data, content: data == content, _write_slice),
-    CellType: Holder(_enclosed, _enclosed, lambda cell, content: _identical(_enclosed(cell), content), _write_cell),
     _Attributes: Holder(
         lambda attributes: attributes.read().values(),
         _Attributes.read,
@@ -203,7 +242,7 @@ HOLDERS: dict[type, Holder] = {
 
 
 @cache
-def _holder(kind: type) -> Holder | None:
+def _holder(kind: Any) -> Holder | None:
     """How a value of a type is treated; None if it cannot change or is not followed."""
     known = next((HOLDERS[base] for base in kind.__mro__ if base in HOLDERS), None)
     if known is not None:
@@ -211,6 +250,10 @@ def _holder(kind: type) -> Holder | None:
     foreign = any(package(base) in NOT_FOLLOWED for base in kind.__mro__ if base is not object)
     private = kind.__module__.startswith("torch._")
     return None if foreign or private or issubclass(kind, Dataset | DataLoader | torch.Generator) else Holder(_parts)
+
+
+def _kind(value: Any) -> Any:  # what mypy takes for hashable
+    return type(value)
 
 
 def package(kind: type) -> str:

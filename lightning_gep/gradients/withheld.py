@@ -2,17 +2,13 @@
 
 from collections.abc import Callable
 from traceback import walk_tb
-from types import FrameType
 from typing import TypeVar
 
 from lightning_gep.errors import ConfigurationError, PrivateRecordError
 from lightning_gep.gradients.interface import GradientError
 
 T = TypeVar("T")
-NOT_THE_USERS = (
-    *("torch", "lightning", "opacus", "torchmetrics"),
-    *("lightning_gep.gradients", "lightning_gep.strategy", __name__),
-)
+NOT_THE_USERS = ("torch", "lightning", "opacus", "torchmetrics", "lightning_gep")
 
 
 def withheld(call: Callable[[], T], what: str, *, reveal: bool) -> T:
@@ -37,13 +33,12 @@ def withheld(call: Callable[[], T], what: str, *, reveal: bool) -> T:
 
 def _place(error: Exception) -> str:
     """The line of the user's code that failed."""
-    frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if not _is_a_librarys(frame)]
+    frames = [
+        (frame, line)
+        for frame, line in walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in NOT_THE_USERS
+    ]
     if not frames:
         return " (in a worker, or outside of your code)"
     frame, line = frames[-1]
     return f" at {frame.f_code.co_filename}:{line} ({frame.f_code.co_name})"
-
-
-def _is_a_librarys(frame: FrameType) -> bool:
-    name = str(frame.f_globals.get("__name__", ""))
-    return any(name == library or name.startswith(f"{library}.") for library in NOT_THE_USERS)

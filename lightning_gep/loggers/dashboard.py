@@ -10,7 +10,6 @@ from lightning_gep.errors import missing_extra
 
 try:
     from wandb_workspaces.reports.v2.interface import (
-        BarPlot,
         Config,
         LinePlot,
         MarkdownPanel,
@@ -46,31 +45,19 @@ NONPRIVATE = {
 }
 
 
-def dashboard(project: str, entity: str = "", name: str = "Privacy and accuracy") -> Workspace:
-    """The workspace for a project; nothing is saved.
-
-    Args:
-        project: The W&B project whose runs are shown.
-        entity: The user or team it belongs to.
-        name: The title of the view.
-
-    Example:
-        ```python
-        dashboard("lightning-gep", "my-team").save()
-        ```
-
-    """
+def dashboard(project: str, entity: str = "") -> Workspace:
+    """The workspace for the project of a user or team. It is saved by `dashboard("project", "my-team").save()`."""
     explanation = MarkdownPanel(
         markdown=f"**{NOT_COVERED}.** Runs log these values only with `privacy.log_nonprivate=true`. They can reveal "
         "single training records: do not publish them with a model whose privacy you vouch for."
     )
     nonprivate = {f"{title} (not private)": metrics for title, metrics in NONPRIVATE.items()}
     # One chart per mechanism: W&B cannot color points by a setting, and shows only runs that have the metric.
-    by_mechanism = [_scatter(kind, SummaryMetric(EPSILON), f"accuracy_of/{kind}", (0.0, 1.0)) for kind in MECHANISMS]
+    by_mechanism = [_scatter(kind, SummaryMetric(EPSILON), f"accuracy_of/{kind}") for kind in MECHANISMS]
     return Workspace(
         entity=entity,
         project=project,
-        name=name,
+        name="Privacy and accuracy",
         sections=[
             Section(name="Accuracy", panels=_accuracy(), is_open=True),
             Section(name="Accuracy against ε by mechanism", panels=by_mechanism, is_open=True),
@@ -108,19 +95,12 @@ def _accuracy() -> list[Any]:
             title="Mechanism, k, ε and test accuracy",
             columns=[ParallelCoordinatesPlotColumn(value, display_name=name) for name, value in columns.items()],
         ),
-        BarPlot(
-            title="Test accuracy by mechanism, mean over runs",
-            metrics=[ACCURACY],
-            groupby=MECHANISM,
-            groupby_aggfunc="mean",
-            groupby_rangefunc="minmax",
-        ),
     ]
 
 
-def _scatter(title: str, x: Any, y: str, range_y: tuple[float | None, float | None] = (None, None)) -> Any:
+def _scatter(title: str, x: Any, y: str) -> Any:
     legend = "${config:mechanism.mechanism} ${run:displayName}"
-    return ScatterPlot(title=title, x=x, y=SummaryMetric(y), range_y=range_y, legend_template=legend)
+    return ScatterPlot(title=title, x=x, y=SummaryMetric(y), legend_template=legend)
 
 
 def _lines(charts: dict[str, list[str]]) -> list[Any]:

@@ -15,16 +15,8 @@ class EpochRows(Logger):
     reveal it; rows sent together reveal the duration of an epoch. They are sent with the first row of the next epoch,
     at the end of `fit` or `test` (even a failed one), and by `send_rows`. A row without an epoch, which some callbacks
     log, belongs to the current one.
-
-    Example:
-        ```python
-        class PrivateLogger(EpochRows, SomeLogger):
-            pass
-        ```
-
     """
 
-    _rows: list[tuple[dict[str, Any], int | None]]
     _epoch: Any = None
 
     @override
@@ -33,15 +25,13 @@ class EpochRows(Logger):
         if metrics.get("epoch", self._epoch) != self._epoch:
             self.send_rows()
             self._epoch = metrics["epoch"]
-        self._held().append((dict(metrics), step))
+        self._held.append((dict(metrics), step))
 
     @rank_zero_only
     def send_rows(self) -> None:
         """Send the rows held back so far."""
-        rows = self._held()
-        while rows:
-            metrics, step = rows.pop(0)
-            super().log_metrics(metrics, step)  # type: ignore[safe-super]
+        while self._held:
+            super().log_metrics(*self._held.pop(0))  # type: ignore[safe-super]
 
     @override
     @rank_zero_only
@@ -49,6 +39,7 @@ class EpochRows(Logger):
         self.send_rows()
         super().finalize(status)
 
+    @property
     def _held(self) -> list[tuple[dict[str, Any], int | None]]:
         # Not in a constructor: those of the loggers this is mixed into differ.
         return self.__dict__.setdefault("_rows", [])

@@ -3,7 +3,7 @@
 import inspect
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,19 @@ from lightning_gep.loggers.epoch_rows import EpochRows
 from lightning_gep.privacy.files import CARD_FILE, CARD_PAGE, RUN_FILE, SWEEP_FILE, read_json
 
 ID_FILE = Path("wandb") / "run_id.txt"
+QUIET = {
+    "console": "off",
+    "save_code": False,
+    "disable_code": True,
+    "disable_git": True,
+    "disable_job_creation": True,
+    "x_disable_stats": True,
+    "x_disable_meta": True,
+    "x_disable_machine_info": True,
+    "x_save_requirements": False,  # the privacy card lists the versions that matter
+    "host": "",
+}
+"""Settings under which W&B receives only what is logged."""
 
 
 def wandb_package() -> Any:
@@ -35,31 +48,17 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
     metrics, because the machine's load between two steps reveals how many records were sampled (`PerformanceMonitor`
     logs epoch means instead); host name, user and command line. Rows are sent once per epoch (see `EpochRows`).
 
-    A job that is resumed continues its W&B run: the run's id is kept in `save_dir/wandb/run_id.txt`.
+    A job that is resumed continues its W&B run: the run's id is kept in `save_dir/wandb/run_id.txt`. Raises
+    ConfigurationError if wandb is not installed or, when the run starts, if another W&B run is in progress.
 
     Args:
         save_dir: The directory of the job. W&B's files go to `save_dir/wandb`.
-        project: The W&B project.
-        entity: The user or team; by default the account's own.
-        name: The run's name; by default the job's name in `run.json`, otherwise the directory's.
-        group: The run's group; by default the name of the sweep the directory belongs to.
-        job_type: The run's job type; `gep-train` passes the mechanism.
-        tags: The run's tags; by default `job_type`, `dataset` and `epsilon=…`.
+        tags: The run's tags; by default `job_type` (for `gep-train` the mechanism), `dataset` and `epsilon=…`.
         dataset: The dataset or its class, for the default tags.
         epsilon: The target ε, for the default tags.
         offline: True and False force the mode. None means online if wandb is logged in, unless `WANDB_MODE` is set.
-        **arguments: Passed to `wandb.init`.
-
-    Raises:
-        ConfigurationError: wandb is not installed; or, when the run starts, another W&B run is in progress.
-
-    Example:
-        ```python
-        logger = PrivateWandbLogger("outputs/first", project="mine", job_type="gep", epsilon=8.0)
-        trainer = Trainer(strategy=GEPStrategy(epsilon=8.0), logger=logger, callbacks=[PrivacyMonitor()])
-        trainer.fit(module, datamodule)
-        finish_runs([logger])
-        ```
+        **arguments: Passed to `wandb.init`: `project`, `entity`, `job_type`, …; `name` is by default the job's name in
+            `run.json` or the directory's, `group` the name of the sweep that the directory belongs to.
 
     """
 
@@ -68,9 +67,6 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
         save_dir: str | os.PathLike[str],
         *,
         project: str = "lightning-gep",
-        entity: str | None = None,
-        name: str | None = None,
-        group: str | None = None,
         job_type: str | None = None,
         tags: Sequence[str] | None = None,
         dataset: str | None = None,
@@ -80,16 +76,8 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
     ) -> None:
         wandb_package()
         self._directory, self._asked_offline = Path(save_dir), offline
-        super().__init__(
-            save_dir=self._directory,
-            project=project,
-            entity=entity,
-            name=name,
-            group=group,
-            job_type=job_type,
-            tags=default_tags(job_type, dataset, epsilon) if tags is None else list(tags),
-            **arguments,
-        )
+        tags = _default_tags(job_type, dataset, epsilon) if tags is None else list(tags)
+        super().__init__(save_dir=self._directory, project=project, job_type=job_type, tags=tags, **arguments)
 
     @property
     @override
@@ -113,7 +101,7 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
         directory = self._directory
         self._id = self._wandb_init["id"] = self._id or _kept_id(directory)
         self._name = self._wandb_init["name"] = self._name or _recorded(directory / RUN_FILE, "job") or directory.name
-        self._wandb_init["group"] = self._wandb_init["group"] or _recorded(directory.parent / SWEEP_FILE, "name")
+        self._wandb_init["group"] = self._wandb_init.get("group") or _recorded(directory.parent / SWEEP_FILE, "name")
         offline = self._asked_offline
         if offline is None and "WANDB_MODE" not in os.environ:
             offline = not logged_in()
@@ -121,7 +109,7 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
             # Lightning's own argument would set WANDB_MODE for all later jobs of the process.
             self._wandb_init["mode"] = "offline" if offline else "online"
         self._wandb_init.pop("anonymous", None)  # Lightning passes it on, and wandb warns that it is ignored
-        self._wandb_init["settings"] = quiet_settings(silent=offline is True)
+        self._wandb_init["settings"] = wandb_package().Settings(**QUIET, silent=offline is True)
 
     @rank_zero_only
     def _say_where(self, run: Any) -> None:
@@ -143,38 +131,27 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
             )
         super().watch(model, log=log, log_freq=log_freq, log_graph=log_graph)
 
-    @rank_zero_only
-    def finish(self, exit_code: int = 0) -> None:
-        """End the run if it has started. Logging more afterwards continues it."""
-        self.send_rows()
-        if self._experiment is not None:
-            self._experiment.finish(exit_code=exit_code)
-            self._experiment = None
-
 
 def finish_runs(loggers: Iterable[Logger], failed: bool = False) -> None:
-    """End the W&B runs among `loggers`, so that the next job of the process can start its own."""
-    for logger in loggers:
-        if isinstance(logger, PrivateWandbLogger):
-            logger.finish(int(failed))
-        elif isinstance(logger, WandbLogger):
-            wandb_package().finish(exit_code=int(failed))
+    """End the W&B runs among `loggers` that have started, so that the next job of the process can start its own."""
+    for logger in _of_wandb(loggers):
+        if isinstance(logger, EpochRows):
+            logger.send_rows()
+        run, logger._experiment = logger._experiment, None
+        if run is not None:
+            run.finish(exit_code=int(failed))
 
 
 @rank_zero_only
 def log_card(loggers: Logger | Iterable[Logger], directory: str | os.PathLike[str] | None) -> None:
-    """Attach the privacy card in `directory`, if there is one, to the W&B runs among `loggers`.
-
-    The artifact `privacy-card-<run id>` of type `privacy-card` holds the card as JSON and as HTML.
-    """
-    names = (CARD_FILE, CARD_PAGE)
-    files = [] if directory is None else [path for name in names if (path := Path(directory) / name).is_file()]
-    for logger in [loggers] if isinstance(loggers, Logger) else loggers:
-        if files and isinstance(logger, WandbLogger):
-            artifact = wandb_package().Artifact(f"privacy-card-{logger.experiment.id}", type="privacy-card")
-            for path in files:
-                artifact.add_file(str(path))
-            logger.experiment.log_artifact(artifact)
+    """Attach the privacy card in `directory`, if there is one, to the W&B runs among `loggers`, as an artifact."""
+    if directory is None or not (Path(directory) / CARD_FILE).is_file():
+        return
+    for logger in _of_wandb([loggers] if isinstance(loggers, Logger) else loggers):
+        artifact = wandb_package().Artifact(f"privacy-card-{logger.experiment.id}", type="privacy-card")
+        for name in (CARD_FILE, CARD_PAGE):
+            artifact.add_file(str(Path(directory) / name))
+        logger.experiment.log_artifact(artifact)
 
 
 @rank_zero_only
@@ -188,14 +165,8 @@ def log_summary(
 ) -> None:
     """Write a job's outcome to the summary of the W&B runs among `loggers`.
 
-    Args:
-        loggers: The loggers of a trainer; those of other kinds are skipped.
-        mechanism: Also logs the test accuracy as `accuracy_of/<mechanism>`, so that a chart can show one mechanism.
-        privacy: The report of the privacy account, logged as `privacy/…`. It counts every step, while logged rows may
-            end a few steps earlier.
-        test_accuracy: Logged as `test/accuracy`.
-        seconds: Logged as `performance/training_seconds`.
-
+    `privacy` is the report of the privacy account: it counts every step, while logged rows may end a few steps earlier.
+    The test accuracy is also logged as `accuracy_of/<mechanism>`, so that a chart can show one mechanism.
     """
     values: dict[str, Any] = {f"privacy/{name}": value for name, value in privacy.items() if value is not None}
     values["privacy/private"] = float(privacy["private"])  # a number, as in the rows
@@ -203,48 +174,31 @@ def log_summary(
         values |= {"test/accuracy": test_accuracy, f"accuracy_of/{mechanism}": test_accuracy}
     if seconds is not None:
         values["performance/training_seconds"] = seconds
-    for logger in loggers:
-        if isinstance(logger, WandbLogger):
-            if isinstance(logger, EpochRows):
-                logger.send_rows()  # sent later, they would replace these values
-            logger.experiment.summary.update(values)
+    for logger in _of_wandb(loggers):
+        if isinstance(logger, EpochRows):
+            logger.send_rows()  # sent later, they would replace these values
+        logger.experiment.summary.update(values)
 
 
 def logged_in() -> bool:
-    """Whether wandb has an API key or an identity; never prompts.
-
-    Without one the network is not used. With one, wandb may ask its server for the user's name.
-    """
+    """Whether wandb has an API key or an identity; never prompts, and without one does not use the network."""
     wandb = wandb_package()
     if "prompt" in inspect.signature(wandb.login).parameters:
         return bool(wandb.login(prompt=False, verify=False))
     return bool(wandb.api.api_key)  # older versions, whose login always prompts
 
 
-def quiet_settings(*, silent: bool) -> Any:
-    """Settings under which W&B receives only what is logged; `silent` also keeps it from printing."""
-    return wandb_package().Settings(
-        console="off",
-        save_code=False,
-        disable_code=True,
-        disable_git=True,
-        disable_job_creation=True,
-        x_disable_stats=True,
-        x_disable_meta=True,
-        x_disable_machine_info=True,
-        x_save_requirements=False,  # the privacy card lists the versions that matter
-        host="",
-        silent=silent,
-    )
-
-
-def default_tags(mechanism: str | None, dataset: str | None, epsilon: float | None) -> list[str]:
+def _default_tags(mechanism: str | None, dataset: str | None, epsilon: float | None) -> list[str]:
     """The mechanism, the dataset (`DigitsDataModule` becomes `digits`) and `epsilon=…`."""
     tags = [mechanism] if mechanism else []
     if dataset:
         last = dataset.rsplit(".", 1)[-1]
         tags.append((last.removesuffix("DataModule") or last).lower())
     return [*tags, f"epsilon={epsilon:g}"] if epsilon is not None else tags
+
+
+def _of_wandb(loggers: Iterable[Logger]) -> Iterator[WandbLogger]:
+    return (logger for logger in loggers if isinstance(logger, WandbLogger))
 
 
 def _recorded(path: Path, key: str) -> str | None:

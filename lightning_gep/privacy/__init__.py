@@ -26,7 +26,7 @@ that keep it and a test that fails without them. Nothing in this folder imports 
    Kept by `privacy.account.PrivacyAccount.charge`, `privacy.ledger.Ledger.record`.
    Test: tests/privacy/test_account.py::test_the_ledger_is_written_before_the_count
 8. What ε does not cover is dropped or says so: training logs, monitors on them, and the card.
-   Kept by `strategy.logs.LogGuard`, `strategy.refusals.check_monitors`, `privacy.card.sentences.not_covered`.
+   Kept by `strategy.logs.LogGuard`, `strategy.refusals.check_monitors`, `privacy.card.content.not_covered`.
    Test: tests/strategy/test_callbacks.py::test_what_later_hooks_and_callbacks_log_in_training_is_dropped_with_a_notice
 9. No record mixes with another before clipping.
    Kept by `gradients.isolation.check_records_apart`.

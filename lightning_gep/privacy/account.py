@@ -8,10 +8,9 @@ from typing import Any
 
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError
 from lightning_gep.privacy.accounting import EpsilonCurve
-from lightning_gep.privacy.accounting import delta as delta_of
 from lightning_gep.privacy.accounting import epsilon as epsilon_of
-from lightning_gep.privacy.ledger import Ledger, LedgerContent
-from lightning_gep.privacy.plan import PrivacyPlan
+from lightning_gep.privacy.ledger import Ledger
+from lightning_gep.privacy.plan import PrivacyPlan, check_same_plan
 
 
 class PrivacyAccount:
@@ -77,12 +76,6 @@ class PrivacyAccount:
         """ε after `steps` steps at the plan's δ, from the curve, rounded up."""
         return self._curve(steps)
 
-    def delta_at(self, epsilon: float) -> float:
-        """δ spent so far at another ε; 1 for a run that is not private."""
-        if not self.private:
-            return 1.0
-        return delta_of([(self.plan.event, self.steps)], epsilon, self.plan.accountant)
-
     @property
     def remaining_epsilon(self) -> float | None:
         """What is left of the target ε, or None without a target."""
@@ -121,11 +114,14 @@ class PrivacyAccount:
     def resume_ledger(self, path: str | os.PathLike[str]) -> None:
         """Continue the ledger at `path`. What it counts beyond this account was lost in a crash, and is spent."""
         ledger = Ledger.resume(path, self.run_id)
-        try:
-            self._check_releases(ledger.content)
-        except ConfigurationError:
-            ledger.close()
-            raise
+        for event, count in ledger.content.history:
+            if event != self.plan.event:
+                ledger.close()
+                raise ConfigurationError(
+                    f"The ledger holds {count} releases with sampling rate {event.sample_rate:.6g} and noise "
+                    f"multiplier {event.noise_multiplier:.6g}, but this run has {self.plan.sample_rate:.6g} and "
+                    f"{self.noise_multiplier:.6g}. Continue with the settings of the first run."
+                )
         self._use(ledger)
 
     def close_ledger(self) -> None:
@@ -139,15 +135,6 @@ class PrivacyAccount:
         if self.steps > ledger.content.count:
             ledger.carry(self.steps - ledger.content.count)
         self.steps = ledger.content.count
-
-    def _check_releases(self, content: LedgerContent) -> None:
-        for event, count in content.history:
-            if event != self.plan.event:
-                raise ConfigurationError(
-                    f"The ledger holds {count} releases with sampling rate {event.sample_rate:.6g} and noise "
-                    f"multiplier {event.noise_multiplier:.6g}, but this run has {self.plan.sample_rate:.6g} and "
-                    f"{self.noise_multiplier:.6g}. Continue with the settings of the first run."
-                )
 
     def report(self) -> dict[str, Any]:
         """The account as plain numbers and strings; `epsilon` is ∞ unless the run is `private`."""
@@ -186,26 +173,3 @@ class PrivacyAccount:
         account.trusted = state.get("trusted", False)
         account.builds_on = list(state.get("builds_on", ()))
         return account
-
-
-def check_same_plan(saved: PrivacyPlan, asked: PrivacyPlan) -> None:
-    """Raises ConfigurationError, naming the differences, unless both plans give the same guarantee.
-
-    Numbers may differ in their last digits, because splitting a step's σ and recombining it rounds. The run continues
-    with the saved plan, so this only detects that another plan was meant.
-    """
-    before, now = saved.to_state(), asked.to_state()
-    changed = [f"{name}: {before[name]} → {now[name]}" for name in before if not _equal(before[name], now[name])]
-    if changed:
-        raise ConfigurationError(
-            f"The privacy settings differ from those of the checkpoint ({'; '.join(changed)}). "
-            "One run has one guarantee: continue with the old settings, or start a new run."
-        )
-
-
-def _equal(first: Any, second: Any) -> bool:
-    if isinstance(first, dict) and isinstance(second, dict):
-        return first.keys() == second.keys() and all(_equal(first[name], second[name]) for name in first)
-    if isinstance(first, float) and isinstance(second, float):
-        return math.isclose(first, second, rel_tol=1e-12)
-    return bool(first == second)

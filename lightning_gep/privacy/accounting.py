@@ -1,21 +1,21 @@
-"""Privacy accounting: a step is one event, and accountants turn a history of events into ε or δ.
+"""Privacy accounting: a step is one event, and accountants turn a history of events into ε.
 
-Every ε and δ here is for adding or removing one record.
+Every ε is an upper bound, at some δ, for adding or removing one record.
 """
 
 import bisect
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import dp_accounting
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant, compute_epsilon
-from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
 from lightning_gep.arguments import not_negative, one_of
 from lightning_gep.errors import ConfigurationError, missing_extra
@@ -55,20 +55,19 @@ History = Sequence[tuple[SampledGaussian, int]]
 """Releases: events, each with the number of times it happened."""
 
 
-class Accountant(Protocol):
-    """Upper bounds on the privacy loss of a history that has noise and at least one step."""
+class Accountant(ABC):
+    """Upper bounds on the ε of a history that has noise and at least one step."""
 
+    @abstractmethod
     def epsilon(self, history: History, delta: float) -> float:
         """ε at δ."""
 
     def epsilons(self, event: SampledGaussian, counts: Sequence[int], delta: float) -> list[float]:
-        """ε at δ after each of several increasing numbers of equal steps; exact at the last."""
-
-    def delta(self, history: History, epsilon: float) -> float:
-        """δ at ε."""
+        """ε at δ after each of several increasing numbers of equal steps; that of `epsilon` at the last."""
+        return [self.epsilon([(event, count)], delta) for count in counts]
 
 
-class Rdp:
+class Rdp(Accountant):
     """Rényi DP of the sampled Gaussian (Mironov et al. 2019) from dp-accounting: loose, and fast."""
 
     # dp-accounting's own list starts at 1.1, where its series does not converge for σ < 1 and every query warns.
@@ -83,16 +82,8 @@ class Rdp:
         """The smallest ε that RDP proves at δ."""
         return float(compute_epsilon(self.ORDERS, self.rdp(history), delta)[0])
 
-    def epsilons(self, event: SampledGaussian, counts: Sequence[int], delta: float) -> list[float]:
-        """ε after each number of steps."""
-        return [self.epsilon([(event, count)], delta) for count in counts]
 
-    def delta(self, history: History, epsilon: float) -> float:
-        """The smallest δ that RDP proves at ε."""
-        return float(compute_delta(self.ORDERS, self.rdp(history), epsilon)[0])
-
-
-class Pld:
+class Pld(Accountant):
     """Privacy loss distributions from dp-accounting, rounded pessimistically: tight, and never too small."""
 
     SMALLEST_DELTA = 1e-10
@@ -102,7 +93,7 @@ class Pld:
     def epsilon(self, history: History, delta: float) -> float:
         """The smallest ε that the discretised distribution proves at δ."""
         bound = Rdp().epsilon(history, delta)
-        if not self._applies(bound, delta):
+        if not self._is_tight(bound, delta):
             return bound
         grid = self._grid(bound, sum(count for _, count in history))
         return min(bound, float(self._composed(history, grid).get_epsilon_for_delta(delta)))
@@ -111,22 +102,14 @@ class Pld:
         """ε after each number of steps, from one distribution that is composed further for each."""
         *earlier, last = counts
         at_last = self.epsilon([(event, last)], delta)
-        if not self._applies(at_last, delta):
+        if not self._is_tight(at_last, delta):
             return [*(self.epsilon([(event, count)], delta) for count in earlier), at_last]
         gaps, grid = np.diff([0, *earlier]).tolist(), self._grid(at_last, last)
         composed_gaps = {gap: self._composed([(event, gap)], grid) for gap in dict.fromkeys(gaps)}
         distributions = accumulate((composed_gaps[gap] for gap in gaps), lambda one, other: one.compose(other))
         return [*(float(found.get_epsilon_for_delta(delta)) for found in distributions), at_last]
 
-    def delta(self, history: History, epsilon: float) -> float:
-        """The smallest δ that the discretised distribution proves at ε."""
-        bound = Rdp().delta(history, epsilon)
-        if epsilon > LARGEST_TIGHT_EPSILON:
-            return bound
-        found = float(self._composed(history, self.FINEST_GRID).get_delta_for_epsilon(epsilon))
-        return min(bound, max(found, self.SMALLEST_DELTA))
-
-    def _applies(self, epsilon: float, delta: float) -> bool:
+    def _is_tight(self, epsilon: float, delta: float) -> bool:
         return epsilon <= LARGEST_TIGHT_EPSILON and delta >= self.SMALLEST_DELTA
 
     def _grid(self, epsilon: float, steps: int) -> float:
@@ -141,7 +124,7 @@ class Pld:
         return reduce(lambda one, other: one.compose(other), events)
 
 
-class Prv:
+class Prv(Accountant):
     """Opacus' PRV accountant (Gopi et al. 2021): its upper bound, so never too small."""
 
     EPSILON_ERROR = 0.01
@@ -166,23 +149,8 @@ class Prv:
         found = float(accountant.get_epsilon(delta, eps_error=self.EPSILON_ERROR, delta_error=error))
         return max(0.0, min(bound, found))
 
-    def epsilons(self, event: SampledGaussian, counts: Sequence[int], delta: float) -> list[float]:
-        """ε after each number of steps."""
-        return [self.epsilon([(event, count)], delta) for count in counts]
 
-    def delta(self, history: History, epsilon: float) -> float:
-        """The smallest δ whose ε is at most the one asked for, to three digits, by bisection."""
-        low, high = math.log(self.SMALLEST_DELTA), 0.0
-        while high - low > 1e-3:
-            middle = (low + high) / 2
-            if self.epsilon(history, math.exp(middle)) <= epsilon:
-                high = middle
-            else:
-                low = middle
-        return math.exp(high)
-
-
-ACCOUNTANTS: dict[str, Callable[[], Accountant]] = {"pld": Pld, "rdp": Rdp, "prv": Prv}
+ACCOUNTANTS: dict[str, type[Accountant]] = {"pld": Pld, "rdp": Rdp, "prv": Prv}
 
 
 def make_accountant(name: str) -> Accountant:
@@ -199,17 +167,6 @@ def epsilon(history: History, delta: float, accountant: str = "pld") -> float:
     if any(event.noise_multiplier == 0 for event, _ in happened):
         return math.inf
     return make_accountant(accountant).epsilon(happened, delta)
-
-
-def delta(history: History, epsilon: float, accountant: str = "pld") -> float:
-    """δ at ε of everything in `history`: an upper bound, 0 for no steps, 1 if any step had no noise."""
-    not_negative("epsilon", epsilon, "Give the ε for which you want δ.")
-    happened = [(event, count) for event, count in history if count > 0]
-    if not happened:
-        return 0.0
-    if any(event.noise_multiplier == 0 for event, _ in happened):
-        return 1.0
-    return min(1.0, make_accountant(accountant).delta(happened, epsilon))
 
 
 class EpsilonCurve:

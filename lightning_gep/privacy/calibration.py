@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from scipy.optimize import brentq
 
@@ -108,21 +109,21 @@ def calibrate(
         clip_residual=clip_residual,
         clip_norm=clip_norm,
     )
-    if isinstance(config, GEP) and config.split == "optimal" and config.clipping == "separate":
-        clips = {"clip_embedding": clip_embedding, "clip_residual": clip_residual}
-        sizes = {"k": k, "num_parameters": num_parameters}
-        missing = [name for name, value in {**clips, **sizes}.items() if value is None]
-        if missing:
-            raise ConfigurationError(
-                f"split='optimal' weighs embedding and residual by their noise, so it needs {', '.join(missing)}. "
-                "Give them, or use split='equal'.",
-                setting="split",
-            )
+    clips = {"clip_embedding": clip_embedding, "clip_residual": clip_residual}
+    sizes = {"k": k, "num_parameters": num_parameters}
+    missing = [name for name, value in {**clips, **sizes}.items() if value is None]
+    if missing and isinstance(config, GEP) and (config.clipping, config.split) == ("separate", "optimal"):
+        raise ConfigurationError(
+            f"split='optimal' weighs embedding and residual by their noise, so it needs {', '.join(missing)}. "
+            "Give them, or use split='equal'.",
+            setting="split",
+        )
     config.release(1.0, k=k, num_parameters=num_parameters)  # refuses bad values before the seconds of a search
     sigma, spent = noise_multiplier_for(epsilon, delta, sample_rate, steps, accountant)
     return Calibration(sigma, spent, delta, config.release(sigma, k=k, num_parameters=num_parameters))
 
 
+@cache  # slow, and often asked again: mechanisms that are compared share their σ
 def noise_multiplier_for(
     epsilon: float, delta: float, sample_rate: float, steps: int, accountant: str
 ) -> tuple[float, float]:
@@ -141,8 +142,7 @@ def noise_multiplier_for(
     if epsilon_by("rdp")(LARGEST_NOISE) > epsilon:
         raise ConfigurationError(
             f"epsilon={epsilon} with delta={delta} over {steps} steps at sampling rate {sample_rate:.3g} cannot be "
-            f"reached: even a noise multiplier of {LARGEST_NOISE:.0f} gives more. Raise epsilon or delta, or "
-            "train for fewer steps.",
+            f"reached with a noise multiplier up to {LARGEST_NOISE:.0f}. Raise epsilon or delta, or train less.",
             setting="epsilon",
         )
     found = _least_noise(epsilon_by("rdp"), epsilon, LARGEST_NOISE, nearest=SMALLEST_NOISE / LARGEST_NOISE)

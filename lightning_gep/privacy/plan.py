@@ -1,5 +1,6 @@
 """The one frozen config behind the guarantee: sampling, noise and accounting read it, so they cannot disagree."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,3 +107,26 @@ def _check_basis_size(k: int | None, num_parameters: int | None) -> None:
                 f"Use k={num_parameters} at most, or mechanism='gp'.",
                 setting="k",
             )
+
+
+def check_same_plan(saved: PrivacyPlan, asked: PrivacyPlan) -> None:
+    """Raises ConfigurationError, naming the differences, unless both plans give the same guarantee.
+
+    Numbers may differ in their last digits, because splitting a step's σ and recombining it rounds. The run continues
+    with the saved plan, so this only detects that another plan was meant.
+    """
+    before, now = saved.to_state(), asked.to_state()
+    changed = [f"{name}: {before[name]} → {now[name]}" for name in before if not _equal(before[name], now[name])]
+    if changed:
+        raise ConfigurationError(
+            f"The privacy settings differ from those of the checkpoint ({'; '.join(changed)}). "
+            "One run has one guarantee: continue with the old settings, or start a new run."
+        )
+
+
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_equal(first[name], second[name]) for name in first)
+    if isinstance(first, float) and isinstance(second, float):
+        return math.isclose(first, second, rel_tol=1e-12)
+    return bool(first == second)

@@ -6,15 +6,22 @@ makes a `Release`; everything downstream sees only that.
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
+
+from typing_extensions import override
 
 from lightning_gep.arguments import finite_positive, not_negative, one_of, positive
 from lightning_gep.errors import ConfigurationError
 
 Clipping = Literal["separate", "joint"]
 Split = Literal["optimal", "equal"] | tuple[float, float]
-CLIP_EMBEDDING_IS = "It is the norm (S₁) each embedding is clipped to, e.g. 10."
+THRESHOLDS = {
+    "clip_embedding": "It is the norm (S₁) each embedding is clipped to, e.g. 10.",
+    "clip_residual": "It is the norm (S₂) each residual is clipped to, e.g. 2.",
+    "clip_norm": "It is the norm each gradient is clipped to, e.g. 1.",
+}
 
 
 @dataclass(frozen=True)
@@ -106,8 +113,28 @@ class Release:
         return cls(part(state["embedding"]), part(state["residual"]), state["clipping"])
 
 
+class Mechanism(ABC):
+    """What decides a release, apart from the noise multiplier; a subclass has one field per threshold."""
+
+    uses_basis: ClassVar[bool] = False
+    uses_public_data: ClassVar[bool] = False
+
+    @classmethod
+    def thresholds(cls) -> tuple[str, ...]:
+        """The names of its clipping thresholds."""
+        return tuple(name for name in cls.__dataclass_fields__ if name in THRESHOLDS)  # type: ignore[attr-defined]
+
+    def __post_init__(self) -> None:
+        for name in self.thresholds():
+            positive(name, getattr(self, name), THRESHOLDS[name])
+
+    @abstractmethod
+    def release(self, noise_multiplier: float, *, k: int | None = None, num_parameters: int | None = None) -> Release:
+        """The release whose noise multiplier is `noise_multiplier`; k and p are needed by GEP's optimal split."""
+
+
 @dataclass(frozen=True)
-class GEP:
+class GEP(Mechanism):
     """Embedding and residual are both released: an unbiased gradient.
 
     `split` divides the step's noise multiplier σ between the parts, 1/σ₁² + 1/σ₂² = 1/σ² (separate clipping):
@@ -124,13 +151,10 @@ class GEP:
     clipping: Clipping = "separate"
     split: Split = "optimal"
 
-    thresholds: ClassVar[tuple[str, ...]] = ("clip_embedding", "clip_residual")
-    uses_basis: ClassVar[bool] = True
-    uses_public_data: ClassVar[bool] = True
+    uses_basis = uses_public_data = True
 
     def __post_init__(self) -> None:
-        positive("clip_embedding", self.clip_embedding, CLIP_EMBEDDING_IS)
-        positive("clip_residual", self.clip_residual, "It is the norm (S₂) each residual is clipped to, e.g. 2.")
+        super().__post_init__()
         one_of("clipping", self.clipping, ("separate", "joint"))
         if isinstance(self.split, str):
             one_of("split", self.split, ("optimal", "equal"))
@@ -149,20 +173,14 @@ class GEP:
                 setting="split",
             )
 
+    @override
     def release(self, noise_multiplier: float, *, k: int | None = None, num_parameters: int | None = None) -> Release:
-        """The release whose noise multiplier is `noise_multiplier`; k and p are needed by the optimal split."""
-        sigma_embedding, sigma_residual = self._sigmas(noise_multiplier, k, num_parameters)
-        return Release(
-            embedding=Part(self.clip_embedding, sigma_embedding),
-            residual=Part(self.clip_residual, sigma_residual),
-            clipping=self.clipping,
-        )
-
-    def _sigmas(self, sigma: float, k: int | None, num_parameters: int | None) -> tuple[float, float]:
-        if self.clipping == "joint" or sigma == 0 or math.isinf(self.clip_embedding + self.clip_residual):
-            return sigma, sigma  # an infinite threshold has no noise to split; `Part` refuses it with noise
-        share = self._embedding_share(k, num_parameters)
-        return sigma / math.sqrt(share), sigma / math.sqrt(1 - share)
+        first = second = sigma = noise_multiplier
+        # An infinite threshold has no noise to split; `Part` refuses it with noise.
+        if self.clipping == "separate" and sigma > 0 and math.isfinite(self.clip_embedding + self.clip_residual):
+            share = self._embedding_share(k, num_parameters)
+            first, second = sigma / math.sqrt(share), sigma / math.sqrt(1 - share)
+        return Release(Part(self.clip_embedding, first), Part(self.clip_residual, second), self.clipping)
 
     def _embedding_share(self, k: int | None, num_parameters: int | None) -> float:
         """The fraction of 1/σ² that goes to the embedding."""
@@ -183,38 +201,26 @@ class GEP:
 
 
 @dataclass(frozen=True)
-class BGEP:
+class BGEP(Mechanism):
     """Only the embedding is released: less noise, but biased, because everything outside the subspace is lost."""
 
     clip_embedding: float = 10.0
 
-    thresholds: ClassVar[tuple[str, ...]] = ("clip_embedding",)
-    uses_basis: ClassVar[bool] = True
-    uses_public_data: ClassVar[bool] = True
+    uses_basis = uses_public_data = True
 
-    def __post_init__(self) -> None:
-        positive("clip_embedding", self.clip_embedding, CLIP_EMBEDDING_IS)
-
+    @override
     def release(self, noise_multiplier: float, *, k: int | None = None, num_parameters: int | None = None) -> Release:
-        """The release whose noise multiplier is `noise_multiplier`."""
         return Release(embedding=Part(self.clip_embedding, noise_multiplier), residual=None)
 
 
 @dataclass(frozen=True)
-class GP:
+class GP(Mechanism):
     """Ordinary DP-SGD: no basis, the clipped gradient plus noise."""
 
     clip_norm: float = 1.0
 
-    thresholds: ClassVar[tuple[str, ...]] = ("clip_norm",)
-    uses_basis: ClassVar[bool] = False
-    uses_public_data: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        positive("clip_norm", self.clip_norm, "It is the norm each gradient is clipped to, e.g. 1.")
-
+    @override
     def release(self, noise_multiplier: float, *, k: int | None = None, num_parameters: int | None = None) -> Release:
-        """The release whose noise multiplier is `noise_multiplier`."""
         return Release(embedding=None, residual=Part(self.clip_norm, noise_multiplier))
 
 
@@ -225,12 +231,10 @@ class Spectral(GP):
     The coordinates are a public linear map of the gradient, and the clip is on them, so the release is that of GP.
     """
 
-    uses_public_data: ClassVar[bool] = True
+    uses_public_data = True
 
 
-Mechanism = GEP | BGEP | GP
-
-MECHANISMS: dict[str, type[GEP] | type[BGEP] | type[GP]] = {"gep": GEP, "bgep": BGEP, "gp": GP, "spectral": Spectral}
+MECHANISMS: dict[str, type[Mechanism]] = {"gep": GEP, "bgep": BGEP, "gp": GP, "spectral": Spectral}
 
 
 def make_mechanism(
@@ -246,9 +250,9 @@ def make_mechanism(
     kind = MECHANISMS[one_of("mechanism", name, MECHANISMS)]
     clips = {"clip_embedding": clip_embedding, "clip_residual": clip_residual, "clip_norm": clip_norm}
     given: dict[str, Any] = {key: value for key, value in clips.items() if value is not None}
-    for key in given.keys() - set(kind.thresholds):
+    for key in given.keys() - set(kind.thresholds()):
         raise ConfigurationError(
-            f"{key}={given[key]!r} has no meaning for mechanism={name!r}, which takes {', '.join(kind.thresholds)}. "
+            f"{key}={given[key]!r} has no meaning for mechanism={name!r}, which takes {', '.join(kind.thresholds())}. "
             "Remove it, or choose another mechanism.",
             setting=key,
         )

@@ -23,14 +23,22 @@ def rounded_up(epsilon: float | None, digits: int = 3) -> str:
     return f"{value.normalize():f}"
 
 
-def shown_epsilon(epsilon: Figure) -> str:
+def shown_epsilon(epsilon: Figure, digits: int = 4) -> str:
     """ε to four digits, rounded up; ∞ without a bound, a dash for None."""
-    return "–" if epsilon is None else _rounded_up(float(epsilon), digits=4)
+    if epsilon is None:
+        return "–"
+    if math.isinf(value := float(epsilon)):
+        return "∞"
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(value)).normalize()
+    if rounded == 0 or Decimal("1e-4") <= rounded < Decimal("1e6"):
+        return f"{rounded:f}"
+    mantissa, exponent = f"{rounded:e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def shown_delta(delta: Figure) -> str:
     """δ to six digits, rounded up."""
-    return "–" if delta is None else _rounded_up(float(delta), digits=6)
+    return shown_epsilon(delta, digits=6)
 
 
 def shown(value: object) -> str:
@@ -39,21 +47,8 @@ def shown(value: object) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if value == "inf" or (isinstance(value, float) and math.isinf(value)):
+    if value in ("inf", math.inf):
         return "∞"
     if isinstance(value, int) and abs(value) >= 10_000:
         return f"{value:,}".replace(",", "\u202f")
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _rounded_up(value: float, digits: int) -> str:
-    if math.isinf(value):
-        return "∞"
-    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(value))
-    if rounded == 0:
-        return "0"
-    if not Decimal("1e-4") <= rounded < Decimal("1e6"):
-        mantissa, exponent = f"{rounded:e}".split("e")
-        return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(exponent)}"
-    text = f"{rounded:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text

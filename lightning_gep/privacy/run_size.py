@@ -31,22 +31,17 @@ class RunSize:
         for name, limit in {"max_epochs": self.max_epochs, "max_steps": self.max_steps}.items():
             if limit is not None and limit != -1:
                 positive_integer(name, limit, "It ends the run; -1 means no limit.")
-        share = self.limit_train_batches
-        if isinstance(share, bool) or not (share > 0 and (isinstance(share, int) or share <= 1)):
-            raise ConfigurationError(
-                f"limit_train_batches={share!r} must be a number of steps above 0, or a fraction of the epoch up to "
-                "1.0. Use 1.0 for the whole epoch.",
-                setting="limit_train_batches",
-            )
         if self.max_steps == -1 and self.max_epochs in (None, -1):
             raise ConfigurationError(
                 f"max_epochs={self.max_epochs} and max_steps=-1 leave the run without an end, so its noise and ε "
                 "cannot be planned. Set one of them.",
                 setting="max_epochs",
             )
-        if self.steps_per_epoch == 0:
+        share = self.limit_train_batches
+        if isinstance(share, bool) or (isinstance(share, float) and share > 1) or self.steps_per_epoch < 1:
             raise ConfigurationError(
-                f"limit_train_batches={share} leaves no step in an epoch. Use 1.0 for the whole epoch.",
+                f"limit_train_batches={share!r} must be a number of steps above 0, or a fraction of the epoch up to "
+                "1.0 that leaves at least one. Use 1.0 for the whole epoch.",
                 setting="limit_train_batches",
             )
 

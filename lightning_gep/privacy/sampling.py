@@ -7,7 +7,6 @@ from typing import NoReturn
 
 import numpy as np
 
-from lightning_gep.arguments import positive_integer
 from lightning_gep.errors import ConfigurationError
 
 
@@ -55,7 +54,9 @@ class PoissonSampler:
 
     Iterating yields this rank's share of the batches of `steps_per_epoch` steps, starting at `first_step`. The shares
     of all ranks make up one draw. Each record's rank is drawn independently: adding or removing a record moves no
-    other record to another rank, where it would meet different random numbers.
+    other record to another rank, where it would meet different random numbers. The order within a batch is uniformly
+    random: in distribution, adding a record changes the position of at most one other record (append it, then swap it
+    with a random one), which bounds what rounding that depends on the position can do.
     """
 
     def __init__(
@@ -68,14 +69,6 @@ class PoissonSampler:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        positive_integer("num_records", num_records, "It is the number of training records.")
-        positive_integer("expected_batch_size", expected_batch_size, "It is the expected batch size over all ranks.")
-        if expected_batch_size > num_records:
-            raise ConfigurationError(
-                f"The expected batch size {expected_batch_size} is above the number of records {num_records} "
-                "(sampling rate q > 1). Use a smaller batch size or fewer devices.",
-                setting="batch_size",
-            )
         self.num_records, self.expected_batch_size = num_records, expected_batch_size
         self.steps_per_epoch, self.first_step = steps_per_epoch, 0
         self.rank, self.world_size = rank, world_size
@@ -87,11 +80,11 @@ class PoissonSampler:
         return self.expected_batch_size / self.num_records
 
     def draw(self, step: int) -> list[int]:
-        """The records of `step`, over all ranks, in increasing order."""
+        """The records of `step`, over all ranks, in random order."""
         return self._between(step, 0.0, self.sample_rate)
 
     def share(self, step: int) -> list[int]:
-        """The records of `step` that belong to this rank, in increasing order."""
+        """The records of `step` that belong to this rank, in random order."""
         # Each rank owns an equal part of [0, q); a record is drawn if its uniform number falls into that interval.
         edges = np.linspace(0.0, self.sample_rate, self.world_size + 1)
         return self._between(step, edges[self.rank], edges[self.rank + 1])
@@ -100,8 +93,9 @@ class PoissonSampler:
         # Philox is counter-based: its 128-bit key makes the streams of two steps unrelated.
         generator = np.random.Generator(np.random.Philox(key=self._secret.key("poisson", step)))
         numbers = generator.random(self.num_records)
-        found: list[int] = np.flatnonzero((low <= numbers) & (numbers < high)).tolist()
-        return found
+        found = np.flatnonzero((low <= numbers) & (numbers < high))
+        order: list[int] = found[np.argsort(numbers[found])].tolist()
+        return order
 
     def __len__(self) -> int:
         return self.steps_per_epoch

@@ -1,32 +1,34 @@
 """What it costs to train several runs on the same records and keep the best one.
 
 There are two ways to count. Runs listed in advance compose: whoever compares all of them has seen all of them. If
-instead the *number* of runs is drawn at random and only the best is published, `repetitions` has the smaller cost.
+instead the *number* of runs is drawn at random in advance and only the best is published, having picked it costs two to
+three times one run, growing with the mean: logarithmically for geometric and logarithmic numbers, faster for Poisson
+(Papernot and Steinke, "Hyperparameter Tuning with Renyi Differential Privacy", 2022).
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
-from lightning_gep.arguments import one_of
+import numpy as np
+from dp_accounting.rdp import compute_epsilon
+from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
+
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.accounting import LARGEST_TIGHT_EPSILON, History, SampledGaussian, epsilon
+from lightning_gep.privacy.accounting import History, Rdp, SampledGaussian, check_delta, epsilon
 from lightning_gep.privacy.ledger import LedgerContent
 from lightning_gep.privacy.plan import PrivacyPlan
-from lightning_gep.privacy.repetitions import REPETITION_CONDITIONS, Distribution, repeat_and_select_cost
-from lightning_gep.privacy.rounding import Figure, figure, shown, shown_delta, shown_epsilon
 
 MOST_EVENTS = 48
 """With more distinct events than this, similar ones are merged: the accountant's work grows with their number."""
-
-SINGLE_CONDITIONS = ("Choices based on other runs on the same records are not included: those runs cost their own ε.",)
-COMPOSITION_CONDITIONS = (
-    "These are all the runs on the records; any other run adds its own ε.",
-    "The noise, sampling rate and length of each run were fixed without looking at the results of other runs.",
-    "The choice was based on the released weights, or on records that no run was trained on. A record that validates "
-    "one run and trains another is not protected in its validation role.",
-)
+SYSTEM_RANDOM = secrets.SystemRandom()
+SHAPES = {"poisson": math.inf, "geometric": 1.0, "logarithmic": 0.0}
+LARGEST_MEAN = 500.0
+"""Beyond it e^−mean approaches the smallest floating-point numbers."""
 
 
 @dataclass(frozen=True)
@@ -99,120 +101,107 @@ def composed_cost(histories: Iterable[History], delta: float, accountant: str = 
     return epsilon(_merged([pair for history in histories for pair in history]), delta, accountant)
 
 
-def single_selection(spent: Figure, delta: float, accountant: str, *, complete: bool) -> dict[str, Any]:
-    """The selection block of the card of a single run."""
-    return {
-        "runs": 1,
-        "rule": "single",
-        "epsilon": spent,
-        "delta": delta,
-        "accountant": accountant,
-        "explanation": "One run, counted on its own. If it was chosen by comparing it with other runs on the same "
-        "records, those cost too, and they are not included here.",
-        "complete": complete,
-        "conditions": list(SINGLE_CONDITIONS),
-    }
-
-
-def sweep_selection(
-    costs: Sequence[RunCost | None], *, rule: str = "composition", repetitions: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """The selection block of a sweep's card.
-
-    ε is given at the smallest δ of the runs, so it holds at each run's own δ. A run that has not ended counts as long
-    as it was planned. With "repeat_and_select" the block does not say how many runs there were: it is published with
-    the selected run, and its ε holds only while that number is unknown.
+@dataclass(frozen=True)
+class Distribution:
+    """The distribution of the number of runs.
 
     Args:
-        costs: One per run; None for a job that has released nothing, which makes the sweep incomplete.
-        rule: "composition" (also called "grid") or "repeat_and_select".
-        repetitions: For "repeat_and_select": "mean" and "shape" or "distribution" of the number of runs, and
-            "candidates" if settings could be drawn that no run has: {"sample_rate", "noise_multiplier", "steps"} each.
-
-    Raises:
-        ConfigurationError: If no run has released anything, or the distribution of the number of runs is missing.
+        mean: Its mean, truncation included.
+        shape: One of `SHAPES`: ∞ is Poisson (which may give 0: nothing is run and nothing released), 1 geometric, 0
+            logarithmic. Any positive number is a truncated negative binomial distribution.
 
     """
-    one_of("rule", rule, ("composition", "grid", "repeat_and_select"))
-    known = [cost for cost in costs if cost is not None]
-    if not known:
-        raise ConfigurationError("No run has released anything, so there is nothing to count. Train at least one run.")
-    complete = len(known) == len(costs) and all(cost.ended for cost in known)
-    if rule == "repeat_and_select":
-        return _repetition_block(known, repetitions or {}, complete)
-    delta = min(cost.delta for cost in known)
-    not_private = sum(not cost.private for cost in known)
-    names = {cost.accountant for cost in known}
-    accountant = names.pop() if len(names) == 1 else "pld"
-    total = math.inf if not_private else composed_cost([cost.history for cost in known], delta, accountant)
-    if LARGEST_TIGHT_EPSILON < total < math.inf:
-        accountant = "rdp"  # where ε is this large, the tight accountants return its bound
-    return {
-        "runs": len(costs),
-        "rule": "composition",
-        "epsilon": figure(total),
-        "delta": delta,
-        "accountant": accountant,
-        "explanation": _composition_words(len(costs), len(known), total, delta, accountant, complete, not_private),
-        "complete": complete,
-        "conditions": list(COMPOSITION_CONDITIONS),
-    }
+
+    mean: float
+    shape: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.mean <= LARGEST_MEAN:
+            raise ConfigurationError(
+                f"The mean number of runs must lie between 1 and {LARGEST_MEAN:.0f}, but it is {self.mean!r}. "
+                "Use e.g. 20."
+            )
+
+    def draw(self, random: Random = SYSTEM_RANDOM) -> int:
+        """A number of runs, exact up to rounding."""
+        left = random.random()
+        for count, probability in self.probabilities():
+            left -= probability
+            # Rounding may leave a remainder that no probability uses up; past the mean they only become smaller.
+            if left < 0 or (count > self.mean and probability < 1e-18):
+                return count
+        raise AssertionError("the probabilities have no end")
+
+    def probabilities(self) -> Iterator[tuple[int, float]]:
+        """The possible numbers of runs in increasing order, each with its probability; endless."""
+        if math.isinf(self.shape):
+            count, probability = 0, math.exp(-self.mean)
+            while True:
+                yield count, probability
+                count, probability = count + 1, probability * self.mean / (count + 1)
+        x = self._log_inverse_gamma()
+        another = -math.expm1(-x)  # 1 − γ
+        count, probability = 1, 1.0
+        if x > 0:
+            probability = another / x if self.shape == 0 else another * self.shape / math.expm1(self.shape * x)
+        while True:
+            yield count, probability
+            probability *= another * (count + self.shape) / (count + 1)
+            count += 1
+
+    def selected_rdp(self, orders: Any, one_run: Any) -> Any:
+        """RDP of the best run at each order, from the RDP of one run (Papernot and Steinke 2022).
+
+        Poisson (Theorem 6): ε′(λ) = ε(λ) + μδ̂ + ln μ/(λ − 1), where one run is (ln(1 + 1/(λ − 1)), δ̂)-DP.
+
+        Truncated negative binomial with η = `shape` (Theorem 2): ε′(λ) = ε(λ) + (1 + η)(1 − 1/λ̂)ε(λ̂)
+        + (1 + η)·ln(1/γ)/λ̂ + ln μ/(λ − 1), at the best λ̂. RDP never falls as the order grows, so a bound at a larger
+        order holds at a smaller one too.
+        """
+        mean_term = math.log(self.mean) / (orders - 1)
+        if math.isinf(self.shape):
+            deltas = [float(compute_delta(orders, one_run, math.log1p(1 / (order - 1)))[0]) for order in orders]
+            return one_run + self.mean * np.array(deltas) + mean_term
+        at_best_order = np.min((1 - 1 / orders) * one_run + self._log_inverse_gamma() / orders)
+        selected = one_run + (1 + self.shape) * at_best_order + mean_term
+        return np.minimum.accumulate(selected[::-1])[::-1]
+
+    def _log_inverse_gamma(self) -> float:
+        """ln(1/γ) of the truncated negative binomial, by bisection.
+
+        The mean is η(1/γ − 1)/(1 − γ^η), or (1/γ − 1)/ln(1/γ) for η = 0, and grows with ln(1/γ).
+        """
+
+        def mean_at(x: float) -> float:
+            return math.expm1(x) / x if self.shape == 0 else self.shape * math.expm1(x) / -math.expm1(-self.shape * x)
+
+        if self.mean == 1:
+            return 0.0
+        low, high = 0.0, 1.0
+        while mean_at(high) < self.mean:
+            high *= 2
+        while low < (middle := (low + high) / 2) < high:
+            low, high = (middle, high) if mean_at(middle) < self.mean else (low, middle)
+        return high
 
 
-def _composition_words(
-    runs: int, known: int, total: float, delta: float, accountant: str, complete: bool, not_private: int
-) -> str:
-    words = "1 run; " if runs == 1 else f"{runs} runs on the same records; "
-    if not_private:
-        words += f"{not_private} of them not private, so neither is what was picked from them."
-    elif math.isinf(total):
-        words += f"{accountant.upper()} proves no finite ε for them together."
-    else:
-        words += "" if runs == 1 else "if the best was chosen, all of them were paid for: "
-        words += f"ε = {shown_epsilon(total)} at δ = {shown_delta(delta)} by composition ({accountant.upper()})."
-    if not complete:
-        words += " Not all runs have ended; those that have not count as long as they were planned."
-    if known < runs:
-        words += f" {runs - known} of them released nothing so far and are not in this figure."
-    return words
+def repeat_and_select_cost(candidates: History, delta: float, distribution: Distribution) -> float:
+    """ε at δ of publishing the best of a random number of runs, by RDP; ∞ if any candidate has no noise.
 
-
-def _repetition_block(costs: Sequence[RunCost], repetitions: Mapping[str, Any], complete: bool) -> dict[str, Any]:
-    distribution = Distribution.from_mapping(repetitions)
-    listed = [c for c in repetitions.get("candidates") or () if isinstance(c, Mapping)]
-    others = [(SampledGaussian(float(c["sample_rate"]), float(c["noise_multiplier"])), int(c["steps"])) for c in listed]
-    # What a run may cost counts, not what it did cost: one that stopped early could have continued.
-    drawn = [(cost.event, cost.longest) for cost in costs]
-    # The δ of what could be drawn, where it is known: the δ of the runs drawn would reveal which they were.
-    delta = min([float(c["delta"]) for c in listed if "delta" in c], default=min(cost.delta for cost in costs))
-    private = all(cost.private for cost in costs) and all(c.get("private", True) for c in listed)
-    total = repeat_and_select_cost(drawn + others, delta, distribution) if private else math.inf
-    if not private:
-        words = "At least one of the runs is not private, so neither is what was picked from them."
-    else:
-        words = (
-            f"The number of runs was drawn at random in advance ({distribution.name}, mean {shown(distribution.mean)}) "
-            f"and only the selected run is published: ε = {shown_epsilon(total)} at δ = {shown_delta(delta)} for "
-            "having picked it (Papernot and Steinke 2022, by RDP). The number of runs is deliberately not stated."
-        )
-        if not others:
-            words += " Counted from the settings that were drawn; valid if no other setting on the list costs more."
-    return {
-        "runs": None,
-        "rule": "repeat_and_select",
-        "epsilon": figure(total),
-        "delta": delta,
-        "accountant": "rdp",
-        "explanation": words if complete else f"{words} Not all runs have ended.",
-        "complete": complete,
-        "conditions": list(REPETITION_CONDITIONS),
-        "repetitions": {
-            "mean": distribution.mean,
-            "shape": figure(distribution.shape),
-            "distribution": distribution.name,
-            "all_candidates_counted": bool(others),
-        },
-    }
+    The conditions stated on the card must hold; they cannot be checked here. Each run draws its setting from
+    `candidates` (pairs of an event and the number of steps), independently of the data and of other runs. Such a run is
+    a mixture of the candidates, and at each order its Rényi divergence is at most the largest of theirs, whatever the
+    weights: Rényi divergence is jointly quasi-convex (van Erven and Harremoës 2014, Theorem 13). So the largest RDP at
+    each order is the RDP of one run.
+    """
+    check_delta(delta)
+    if not candidates:
+        raise ConfigurationError("There is no candidate to select from. Give at least one (event, steps).")
+    if any(event.noise_multiplier == 0 and steps > 0 for event, steps in candidates):
+        return math.inf
+    orders = np.asarray(Rdp.ORDERS, dtype=np.float64)
+    one_run = np.max([Rdp().rdp([candidate]) for candidate in dict.fromkeys(candidates)], axis=0)
+    return float(compute_epsilon(orders, distribution.selected_rdp(orders, one_run), delta)[0])
 
 
 def _merged(history: History) -> History:
@@ -226,10 +215,9 @@ def _merged(history: History) -> History:
 
 
 def _counted(history: Iterable[tuple[SampledGaussian, int]]) -> History:
-    counts: dict[SampledGaussian, int] = {}
+    counts: Counter[SampledGaussian] = Counter()
     for event, steps in history:
-        if steps > 0:
-            counts[event] = counts.get(event, 0) + steps
+        counts[event] += steps
     return list(counts.items())
 
 

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lightning_gep.privacy.rounding import rounded_up
-from lightning_gep.reporting.accuracy import most_spent
-from lightning_gep.reporting.cost import peak
-from lightning_gep.reporting.groups import Settings, epsilon_of, grouped, spread
+from lightning_gep.reporting.groups import Settings, epsilon_of, grouped, mean_percentage, most_spent
 from lightning_gep.reporting.plots import Table
 from lightning_gep.reporting.runs import Collection, Run, inner, number
 from lightning_gep.reporting.text import (
@@ -22,10 +20,7 @@ from lightning_gep.reporting.text import (
     sentence,
     short,
     spent,
-    with_spread,
 )
-
-STATUSES = ("finished", "running", "waiting", "failed", "interrupted", "unreadable")
 
 NOT_COVERED = [
     "validation and test records, and choices made by looking at them",
@@ -39,22 +34,21 @@ NOT_COVERED = [
 
 def progress(runs: list[Run]) -> str:
     """`12 of 18 finished, 1 running, 5 waiting`."""
-    counts = Counter(run.status for run in runs)
     if len(runs) == 1:
         return runs[0].status
-    others = [status for status in dict.fromkeys([*STATUSES, *counts]) if status != "finished" and counts[status]]
-    first = f"{counts['finished']} of {len(runs)} finished"
-    return ", ".join([first, *(f"{counts[status]} {status}" for status in others)])
+    counts = Counter(run.status for run in runs)
+    finished = f"{counts.pop('finished', 0)} of {len(runs)} finished"
+    return ", ".join([finished, *(f"{count} {status}" for status, count in sorted(counts.items()))])
 
 
 def best_run(runs: Iterable[Run]) -> Run | None:
     """The finished private run with the highest validation accuracy, if there is a choice. Ignores test accuracy."""
-    scores = {
-        index: (accuracy, run)
-        for index, run in enumerate(runs)
+    scores = [
+        (accuracy, run)
+        for run in runs
         if run.finished and not run.not_private and (accuracy := run.newest("val/accuracy")) is not None
-    }
-    return max(scores.values(), key=lambda pair: pair[0])[1] if len(scores) > 1 else None
+    ]
+    return max(scores, key=lambda pair: pair[0])[1] if len(scores) > 1 else None
 
 
 def best_sentences(collection: Collection, best: Run) -> list[str]:
@@ -135,12 +129,8 @@ def _number(key: str, title: str, show: Callable[[float | None], str], value: Ca
     return Column(key, title, lambda run: show(value(run)), value)
 
 
-def _steps(run: Run) -> float | None:
-    return None if run.status in ("waiting", "unreadable") else run.step
-
-
-def _steps_text(run: Run) -> str:
-    return NOTHING if _steps(run) is None else f"{run.step}" + (f" / {run.planned_steps}" if run.planned_steps else "")
+def _steps(run: Run) -> str:
+    return NOTHING if run.step is None else f"{run.step}" + (f" / {run.planned_steps}" if run.planned_steps else "")
 
 
 COLUMNS = [
@@ -152,41 +142,37 @@ COLUMNS = [
     _number("delta", "δ", short, lambda run: run.delta),
     _number("validation", "Validation", percent, lambda run: run.newest("val/accuracy")),
     _number("test", "Test", percent, lambda run: run.newest("test/accuracy")),
-    Column("steps", "Steps", _steps_text, _steps),
+    Column("steps", "Steps", _steps, lambda run: run.step),
     _number("time", "Time", duration, lambda run: run.seconds or None),
-    _number("memory", "Memory", memory, peak),
+    _number("memory", "Memory", memory, lambda run: run.newest("performance/peak_memory_mb")),
 ]
+
+
+def cells(run: Run) -> dict[str, str]:
+    """The row of a run in the table of runs."""
+    return {column.key: column.text(run) for column in COLUMNS}
 
 
 def means(runs: list[Run]) -> Table:
     """Mean ± standard deviation over the seeds of every setting with finished runs, in percent."""
     settings = Settings(runs)
     finished = [run for run in runs if run.finished]
-    groups = grouped(finished, lambda run: f"{settings.name(run, data=True)}\n{rounded_up(epsilon_of(run))}")
+    finished.sort(key=lambda run: (run.data, run.mechanism, run.k or 0, epsilon_of(run) or math.inf))
+    groups = grouped(
+        finished, lambda run: f"{settings.name(run, 'data', 'k', 'others')}\n{rounded_up(epsilon_of(run))}"
+    )
     rows = [
         [
             *key.split("\n"),
             most_spent(members),
             ", ".join(sorted({short(run.delta) for run in members})),
             str(len(members)),
-            _mean(members, "val/accuracy"),
-            _mean(members, "test/accuracy"),
+            mean_percentage(members, "val/accuracy"),
+            mean_percentage(members, "test/accuracy"),
         ]
-        for key, members in sorted(groups.items(), key=lambda item: _order(item[1][0], item[0]))
+        for key, members in groups.items()
     ]
     return Table(["Setting", "ε", "Largest ε spent", "δ", "Runs", "Validation, %", "Test, %"], rows)
-
-
-def _order(run: Run, key: str) -> tuple[str, str, float, float, str]:
-    return run.data, run.mechanism, run.k or 0, epsilon_of(run) or math.inf, key
-
-
-def _mean(runs: list[Run], name: str) -> str:
-    values = [100 * value for run in runs if (value := run.newest(name)) is not None]
-    if not values:
-        return NOTHING
-    text = with_spread(*spread(values), 2)
-    return text if len(values) == len(runs) else f"{text} ({counted(len(values), 'run')})"
 
 
 def error_line(error: str) -> str:

@@ -3,28 +3,31 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, stdev
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.runs import Run
-from lightning_gep.reporting.text import mechanism_name
+from lightning_gep.reporting.text import NOTHING, listed, mechanism_name, with_spread
 
 MAX_SERIES = 12
 """More lines than this in one plot cannot be told apart."""
 
 # Settings that have a column of their own, and those that cannot change the result.
-HAVE_A_PLACE = {
-    "seed",
-    "mechanism",
-    "mechanism.k",
-    "privacy.epsilon",
-    "data",
-    "privacy.log_nonprivate",
+HAVE_A_PLACE = {"seed", "mechanism", "mechanism.k", "privacy.epsilon", "data"}
+WITHOUT_EFFECT = (
+    "threads",
     "output_dir",
-}
-WITHOUT_EFFECT = ("threads", "logger", "callbacks", "hydra", "trainer.default_root_dir", "trainer.enable_")
+    "privacy.log_nonprivate",
+    "logger",
+    "callbacks",
+    "hydra",
+    "trainer.default_root_dir",
+    "trainer.enable_",
+)
 
 Groups = dict[str, list[Run]]
+Part = Literal["data", "epsilon", "k", "others"]
+"""Parts of a setting's name besides the mechanism."""
 T = TypeVar("T")
 
 
@@ -45,28 +48,36 @@ class Settings:
         sizes = {(run.mechanism, run.k) for run in runs if run.k is not None}
         mechanisms = [mechanism for mechanism, _ in sizes]
         self._several_k = {mechanism for mechanism in mechanisms if mechanisms.count(mechanism) > 1}
-        self.varying = varying(runs)
+        names = dict.fromkeys(name for run in runs for name in run.overrides)
+        kept = [name for name in names if name not in HAVE_A_PLACE and not name.startswith(WITHOUT_EFFECT)]
+        self.varying = [name for name in kept if len({run.overrides.get(name) for run in runs}) > 1]
         """Other settings that differ: `optimizer.lr`."""
 
-    def name(self, run: Run, *, others: bool = True, k: bool = True, data: bool = False, epsilon: bool = False) -> str:
-        """`GEP, k = 100, optimizer.lr = 0.1`; runs without privacy are marked."""
-        parts = [mechanism_name(run.mechanism)]
-        if k and run.mechanism in self._several_k and run.k is not None:
-            parts.append(f"k = {run.k}")
-        if others:
-            parts += [f"{name} = {run.overrides[name]}" for name in self.varying if name in run.overrides]
+    def name(self, run: Run, *parts: Part) -> str:
+        """`GEP, k = 100, optimizer.lr = 0.1` with the parts that differ; runs without privacy are marked."""
+        words = [mechanism_name(run.mechanism)]
+        if "k" in parts and run.mechanism in self._several_k and run.k is not None:
+            words.append(f"k = {run.k}")
+        if "others" in parts:
+            words += [f"{name} = {run.overrides[name]}" for name in self.varying if name in run.overrides]
         if run.not_private:
-            parts.append("not private")
-        if epsilon:
-            parts.append(f"ε = {rounded_up(epsilon_of(run))}")
-        return (f"{run.data}: " if data and self._several_data and run.data else "") + ", ".join(parts)
+            words.append("not private")
+        if "epsilon" in parts:
+            words.append(f"ε = {rounded_up(epsilon_of(run))}")
+        return (f"{run.data}: " if "data" in parts and self._several_data and run.data else "") + ", ".join(words)
 
+    def groups(self, runs: Sequence[Run], *parts: Part, most: int = MAX_SERIES) -> tuple[Groups, list[str]]:
+        """The runs by name. While there are more than `most` groups, the last part is left out of the names.
 
-def varying(runs: Sequence[Run]) -> list[str]:
-    """The overrides that differ between runs and are not shown elsewhere."""
-    names = dict.fromkeys(name for run in runs for name in run.overrides)
-    kept = [name for name in names if name not in HAVE_A_PLACE and not name.startswith(WITHOUT_EFFECT)]
-    return [name for name in kept if len({run.overrides.get(name) for run in runs}) > 1]
+        Also a note if parts were left out, because then a group has runs that differ in more than the seed.
+        """
+        kept = list(parts)
+        while len(found := grouped(runs, lambda run: self.name(run, *kept))) > most and kept:
+            kept.pop()
+        words = {"data": "dataset", "epsilon": "ε", "k": "k", "others": listed(self.varying)}
+        pooled = listed([words[part] for part in parts if part not in kept and words[part]])
+        note = f"At most {most} lines are drawn: runs that differ in {pooled} share one, so the spread is not over"
+        return found, [f"{note} seeds alone."] if pooled else []
 
 
 def epsilon_of(run: Run) -> float | None:
@@ -84,22 +95,25 @@ def grouped(runs: Iterable[Run], key: Callable[[Run], str]) -> Groups:
     return groups
 
 
-def at_most(runs: Sequence[Run], keys: Sequence[Callable[[Run], str]], most: int = MAX_SERIES) -> tuple[Groups, bool]:
-    """The finest grouping with at most `most` groups, and whether it pools what the first key tells apart.
-
-    If even the coarsest key gives too many groups, its largest ones are kept.
-    """
-    for level, key in enumerate(keys):
-        groups = grouped(runs, key)
-        if len(groups) <= most:
-            return groups, level > 0
-    largest = sorted(groups, key=lambda name: -len(groups[name]))[:most]
-    return {name: found for name, found in groups.items() if name in largest}, True
-
-
 def spread(values: Sequence[float]) -> tuple[float, float | None]:
     """The mean and the standard deviation (n − 1 in the denominator)."""
     return fmean(values), stdev(values) if len(values) > 1 else None
+
+
+def percentages(runs: Iterable[Run], name: str) -> list[float]:
+    """The last values of a logged share, in percent."""
+    return [100 * value for run in runs if (value := run.newest(name)) is not None]
+
+
+def mean_percentage(runs: Iterable[Run], name: str) -> str:
+    """Mean ± standard deviation in percent."""
+    values = percentages(runs, name)
+    return with_spread(*spread(values), 2) if values else NOTHING
+
+
+def most_spent(runs: Iterable[Run]) -> str:
+    """The largest ε that one of the runs spent."""
+    return rounded_up(max((run.epsilon for run in runs if run.epsilon is not None), default=None))
 
 
 def mean_curve(curves: Iterable[list[tuple[float, float]]], scale: float = 1.0) -> list[Mean]:

@@ -7,20 +7,23 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from lightning_gep.errors import missing_extra
 from lightning_gep.privacy.files import now
 from lightning_gep.reporting.plots import Plot
 
+TEMPLATES = Path(__file__).parent / "templates"
+
 
 def templates(**options: Any) -> Environment:
     """The package's templates. HTML is escaped automatically; an undefined name is an error."""
     return Environment(
-        loader=PackageLoader("lightning_gep.reporting"),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -61,9 +64,7 @@ def page(
 
 def source(name: str) -> str:
     """A file of the templates as it is."""
-    environment = templates()
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
+    return (TEMPLATES / name).read_text("utf-8")
 
 
 def plotly() -> str:

@@ -46,8 +46,8 @@ class Entry:
 class Table:
     """The numbers of a plot, as text."""
 
-    columns: list[str]
-    rows: list[list[str]]
+    columns: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Plot:
     traces: list[Trace]
     layout: dict[str, Any]
     legend: list[Entry]
-    table: Table | None = None
+    table: Table = Table()
     notes: list[str] = field(default_factory=list)
     wide: bool = False
     height: int = 320
@@ -74,26 +74,25 @@ class Section:
     key: str
     title: str
     plots: list[Plot]
-    missing: list[str]
+    missing: list[str] = field(default_factory=list)
     private: bool = True
 
 
-def styles(groups: Groups) -> dict[str, Style]:
-    """A style for every group of runs: by mechanism if that tells them apart, otherwise by order and dash."""
+def entries(groups: Groups) -> list[Entry]:
+    """A legend entry for every group of runs, styled by mechanism if that tells them apart, otherwise by order."""
     mechanisms = {name: runs[0].mechanism for name, runs in groups.items()}
     kinds = list(dict.fromkeys(mechanisms.values()))
     by_mechanism = len(kinds) == len(groups) or (len(groups) > COLORS and len(kinds) > 1)
-    found = {}
+    found = []
     for place, (name, mechanism) in enumerate(mechanisms.items()):
-        symbol = SYMBOLS.get(mechanism, "circle")
+        style = replace(numbered(place), symbol=SYMBOLS.get(mechanism, "circle"))
         if by_mechanism:
             within = [other for other in mechanisms if mechanisms[other] == mechanism].index(name)
             color = FIXED.get(mechanism, 4 + kinds.index(mechanism) % 3)
-            found[name] = Style(f"@series-{color}", symbol, DASHES[within % len(DASHES)])
-        else:
-            found[name] = replace(numbered(place), symbol=symbol)
+            style = replace(style, color=f"@series-{color}", dash=DASHES[within % len(DASHES)])
         if any(run.not_private for run in groups[name]):
-            found[name] = replace(found[name], symbol=f"{symbol}-open", dash="dash")
+            style = replace(style, symbol=f"{style.symbol}-open", dash="dash")
+        found.append(Entry(f"s{place}", name, style))
     return found
 
 
@@ -102,10 +101,9 @@ def numbered(place: int) -> Style:
     return Style(f"@series-{place % COLORS + 1}", "", DASHES[place // COLORS % len(DASHES)])
 
 
-def trace(
-    points: Sequence[Pair], texts: Sequence[str], *, group: str, style: Style, mode: str = "", **more: Any
-) -> Trace:
+def trace(points: Sequence[Pair], texts: Sequence[str], entry: Entry, mode: str = "", **more: Any) -> Trace:
     """Points or a line with `texts` as hover labels. The texts may come from disk, so they are escaped here."""
+    style = entry.style
     return {
         "type": "scatter",
         "mode": mode or ("lines" if len(points) > 1 else "markers"),
@@ -114,7 +112,7 @@ def trace(
         # plotly.js interprets a few tags and entities in labels.
         "text": [html.escape(text, quote=False).replace("\n", "<br>") for text in texts],
         "hovertemplate": "%{text}<extra></extra>",
-        "legendgroup": group,
+        "legendgroup": entry.group,
         "showlegend": False,
         "line": {"color": style.color, "dash": style.dash, "width": 2},
         "marker": {"color": style.color, "symbol": style.symbol or "circle", "size": 8},
@@ -122,21 +120,21 @@ def trace(
     }
 
 
-def single_runs(points: Sequence[Pair], texts: Sequence[str], *, group: str, style: Style) -> Trace:
+def single_runs(points: Sequence[Pair], texts: Sequence[str], entry: Entry) -> Trace:
     """Single runs as faint points behind their mean."""
-    marker = {"color": style.faint(0.35), "symbol": "circle", "size": 6}
-    return trace(points, texts, group=group, style=style, mode="markers", marker=marker)
+    marker = {"color": entry.style.faint(0.35), "symbol": "circle", "size": 6}
+    return trace(points, texts, entry, mode="markers", marker=marker)
 
 
-def band(points: Sequence[Mean], *, group: str, style: Style) -> Trace:
+def band(points: Sequence[Mean], entry: Entry) -> Trace:
     """The area one standard deviation around a mean curve."""
     upper = [(point.step, point.mean + (point.deviation or 0.0)) for point in points]
     lower = [(point.step, point.mean - (point.deviation or 0.0)) for point in reversed(points)]
     return {
-        **trace([*upper, *lower], [], group=group, style=style, mode="lines"),
+        **trace([*upper, *lower], [], entry, mode="lines"),
         "fill": "toself",
-        "fillcolor": style.faint(0.15),
-        "line": {"width": 0, "color": style.faint(0)},
+        "fillcolor": entry.style.faint(0.15),
+        "line": {"width": 0, "color": entry.style.faint(0)},
         "hoverinfo": "skip",
     }
 

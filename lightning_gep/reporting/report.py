@@ -6,41 +6,35 @@ from typing import Any
 from jinja2 import TemplateError
 from markupsafe import Markup
 
-from lightning_gep.privacy.card.page import card_css, card_html
+from lightning_gep.privacy.card import card_css, card_html
 from lightning_gep.privacy.rounding import rounded_up
+from lightning_gep.reporting import facts
 from lightning_gep.reporting.accuracy import paper_rows
-from lightning_gep.reporting.facts import (
-    COLUMNS,
-    best_run,
-    best_sentences,
-    composition_sentence,
-    error_line,
-    means,
-    not_covered,
-    not_private_sentence,
-    progress,
-    selection_sentence,
-)
 from lightning_gep.reporting.figures import sections
 from lightning_gep.reporting.pages import page, templates
 from lightning_gep.reporting.plots import Table
 from lightning_gep.reporting.published import RESULTS, remarks
-from lightning_gep.reporting.runs import Card, Collection, Run, Sweep, inner
-from lightning_gep.reporting.text import counted, duration, mechanism_name, memory, percent, sentence, short, spent
+from lightning_gep.reporting.runs import Card, Collection, Run, inner
+from lightning_gep.reporting.text import counted, duration, mechanism_name, sentence, short
 
 FILTERS: dict[str, Any] = {
     "epsilon": rounded_up,
     "short": short,
+    "duration": duration,
+    "cells": facts.cells,
+    "composition": facts.composition_sentence,
     "statement": lambda card: inner(card, "guarantee", "statement") or "",
-    "error_line": error_line,
+    "error_line": facts.error_line,
     "search_words": lambda run: f"{run.job} {run.status} {mechanism_name(run.mechanism)} {run.error or ''}".lower(),
 }
 
 
 def html_report(collection: Collection) -> str:
     """The report as one HTML page."""
-    runs, single, best = collection.runs, collection.single, best_run(collection.runs)
+    runs, single, best = collection.runs, collection.single, facts.best_run(collection.runs)
     found = sections(collection)
+    size = counted(len(runs), "run")
+    kind = "Run" if single else f"Sweep of {size}" if len(collection.sweeps) == 1 else size.capitalize()
     cards = [single.card] if single else [sweep.card for sweep in collection.sweeps]
     navigation = [(section.key, section.title) for section in found if section.plots]
     return page(
@@ -50,11 +44,10 @@ def html_report(collection: Collection) -> str:
         plots=[plot for section in found for plot in section.plots],
         filters=FILTERS,
         navigation=[*navigation, ("runs", "Runs"), ("privacy", "Privacy")],
-        status=_status(collection),
-        warnings=[*collection.warnings, *filter(None, [not_private_sentence(runs)])],
-        tiles=_tiles(collection, best),
+        status=" · ".join(filter(None, [kind, facts.progress(runs), _data(runs, "data: ")])),
+        warnings=[*collection.warnings, *filter(None, [facts.not_private_sentence(runs)])],
         best=best,
-        best_sentences=best_sentences(collection, best) if best else [],
+        best_sentences=facts.best_sentences(collection, best) if best else [],
         sections=found,
         missing=[hint for section in found for hint in section.missing],
         runs=runs,
@@ -62,46 +55,41 @@ def html_report(collection: Collection) -> str:
         unopened=("waiting", "unreadable"),
         statuses={run.status: run.status for run in runs},
         mechanisms={run.mechanism: mechanism_name(run.mechanism) for run in runs if run.mechanism},
-        columns=COLUMNS,
+        columns=facts.COLUMNS,
         card=_card,
         card_css=Markup(card_css()),
         no_card=_so_far(single) if single else "",
-        sweeps=[(sweep, composition_sentence(_runs_of(sweep, runs))) for sweep in collection.sweeps],
-        composition=composition_sentence(runs),
-        not_covered=[] if any(card and card.get("not_covered") for card in cards) else not_covered(collection),
+        sweeps=collection.sweeps,
+        not_covered=[] if any(card and card.get("not_covered") for card in cards) else facts.not_covered(collection),
     )
 
 
 def markdown_report(collection: Collection) -> str:
     """The report as Markdown tables, for a paper or a pull request. It has no nonprivate values."""
-    runs, single, best = collection.runs, collection.single, best_run(collection.runs)
-    data = ", ".join(dict.fromkeys(run.data for run in runs if run.data))
+    runs, single, best = collection.runs, collection.single, facts.best_run(collection.runs)
     statements = [inner(sweep.card, "guarantee", "statement") for sweep in collection.sweeps]
     if single:
-        privacy = [sentence(str(inner(single.card, "guarantee", "statement") or _so_far(single)))]
+        privacy = [inner(single.card, "guarantee", "statement") or _so_far(single)]
     else:
-        privacy = [*(sentence(str(text)) for text in statements if text), selection_sentence(collection)]
+        privacy = [*filter(None, statements), facts.selection_sentence(collection)]
+    published = {name: RESULTS[name] for name in dict.fromkeys(run.data for run in runs) if name in RESULTS}
     # Whatever a template inserts is escaped.
-    text = (
-        templates(finalize=plain)
-        .get_template("report.md")
-        .render(
-            title=collection.title,
-            status=f"{progress(runs).capitalize()}." + (f" Data: {data}." if data else ""),
-            warnings=collection.warnings,
-            not_private=not_private_sentence(runs),
-            means=means([] if single else runs),
-            best_sentences=best_sentences(collection, best) if best else [],
-            published=[
-                (name, Table(["Method", "ε", "ε by PLD", "Test, %"], _published(name)), remarks(RESULTS[name]))
-                for name in dict.fromkeys(run.data for run in runs)
-                if name in RESULTS
-            ],
-            runs=Table([column.title for column in COLUMNS], [_cells(run, run is best) for run in runs]),
-            errors=[(run.job, error_line(run.error)) for run in runs if run.error],
-            privacy=privacy,
-            not_covered=not_covered(collection),
-        )
+    template = templates(finalize=plain).get_template("report.md")
+    text = template.render(
+        title=collection.title,
+        status=" ".join([f"{facts.progress(runs).capitalize()}.", sentence(_data(runs, "Data: "))]),
+        warnings=collection.warnings,
+        not_private=facts.not_private_sentence(runs),
+        means=facts.means([] if single else runs),
+        best_sentences=facts.best_sentences(collection, best) if best else [],
+        published=[
+            (name, Table(["Method", "ε", "ε by PLD", "Test, %"], paper_rows(paper)), remarks(paper))
+            for name, paper in published.items()
+        ],
+        runs=Table([column.title for column in facts.COLUMNS], [_row(run, run is best) for run in runs]),
+        errors=[(run.job, facts.error_line(run.error)) for run in runs if run.error],
+        privacy=[sentence(str(text)) for text in privacy],
+        not_covered=facts.not_covered(collection),
     )
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
@@ -121,33 +109,9 @@ def _card(card: Card) -> Markup | None:
         return None
 
 
-def _status(collection: Collection) -> str:
-    runs = collection.runs
-    data = ", ".join(dict.fromkeys(run.data for run in runs if run.data))
-    size = counted(len(runs), "run")
-    kind = "Run" if collection.single else f"Sweep of {size}" if len(collection.sweeps) == 1 else size.capitalize()
-    return " · ".join(filter(None, [kind, progress(runs), f"data: {data}" if data else ""]))
-
-
-def _tiles(collection: Collection, best: Run | None) -> list[tuple[str, str, str]]:
-    """A few large numbers: of the single run, or of the best by validation accuracy."""
-    runs, single = collection.runs, collection.single
-    tiles = [] if single else [("Finished", f"{sum(run.finished for run in runs)} / {len(runs)}", "")]
-    if shown := single or best:
-        of = "" if single else "of the best run"
-        tiles += [
-            ("Validation accuracy", percent(shown.newest("val/accuracy")), of),
-            ("Test accuracy", percent(shown.newest("test/accuracy")), of),
-            ("ε spent / target", spent(shown.epsilon, shown.target_epsilon), f"δ = {short(shown.delta)}"),
-        ]
-    if single:
-        peak = memory(single.newest("performance/peak_memory_mb"))
-        return [
-            *tiles,
-            ("Steps", f"{single.step} / {single.planned_steps or '?'}", "taken / planned"),
-            ("Training time", duration(single.seconds), f"peak memory {peak}"),
-        ]
-    return [*tiles, ("Training time", duration(sum(run.seconds or 0.0 for run in runs)), "all runs together")]
+def _data(runs: list[Run], before: str) -> str:
+    names = ", ".join(dict.fromkeys(run.data for run in runs if run.data))
+    return f"{before}{names}" if names else ""
 
 
 def _so_far(run: Run) -> str:
@@ -155,17 +119,8 @@ def _so_far(run: Run) -> str:
     return f"The run has no privacy card yet. It has spent {spent} so far."
 
 
-def _runs_of(sweep: Sweep, runs: list[Run]) -> list[Run]:
-    places = {f"{sweep.place}/{job}".lstrip("/") for job in sweep.jobs}
-    return [run for run in runs if run.place in places]
-
-
-def _published(data: str) -> list[list[str]]:
-    return [[name, claimed, true, value] for name, claimed, true, _, value in paper_rows(RESULTS[data])]
-
-
-def _cells(run: Run, best: bool) -> list[str]:
-    cells = {column.key: column.text(run) for column in COLUMNS}
+def _row(run: Run, best: bool) -> list[str]:
+    cells = facts.cells(run)
     cells["job"] += " (best by validation)" if best else ""
     cells["epsilon"] += " (not private)" if run.not_private else ""
     return list(cells.values())

@@ -4,19 +4,18 @@ import csv
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.files import CARD_FILE, RUN_FILE, SWEEP_FILE, read_json
+from lightning_gep.reporting.published import RESULTS
 from lightning_gep.reporting.records import Row, RunRecord, SweepRecord, read_metrics
 
 Card = dict[str, Any]
-
-# What reading a file that is damaged or still being written can raise.
-UNREADABLE = (OSError, ValueError, TypeError, AttributeError, csv.Error)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,7 @@ class Run:
     delta: float | None = None
     private: bool | None = None
     noise_multiplier: float | None = None
-    sample_rate: float | None = None
-    accountant: str = ""
-    step: int = 0
+    step: int | None = None
     planned_steps: int | None = None
     seconds: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
@@ -56,11 +53,14 @@ class Run:
         """Whether its results are final."""
         return self.status == "finished"
 
+    @property
+    def readable(self) -> bool:
+        """Whether its record could be read."""
+        return self.status != "unreadable"
+
     def newest(self, name: str) -> float | None:
         """The last finite value logged under a name."""
-        if name in self.metrics:
-            return self.metrics[name]
-        return next((row[name] for row in reversed(self.rows) if math.isfinite(row.get(name, math.nan))), None)
+        return self.metrics.get(name, next((value for _, value in reversed(self.curve(name))), None))
 
     def curve(self, name: str) -> list[tuple[float, float]]:
         """(step, value) for every finite value logged under a name."""
@@ -72,20 +72,18 @@ class Sweep:
     """A sweep and its privacy card, which is written after the last job."""
 
     name: str
-    place: str
-    jobs: list[str]
+    runs: list[Run]
     card: Card | None
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Everything found under one directory. `damaged` lists the run files that could not be read."""
+    """Everything found under one directory."""
 
     title: str
     runs: list[Run]
     sweeps: list[Sweep]
     warnings: list[str]
-    damaged: list[str]
 
     @property
     def single(self) -> Run | None:
@@ -101,13 +99,13 @@ def load(directory: Path) -> Collection:
     if not directory.is_dir():
         raise ConfigurationError(f"There is no directory {directory}. Pass the directory of a run or a sweep.")
     reader = _Reader(directory)
-    runs = reader.runs()
-    if all(run.status == "unreadable" for run in runs):
+    runs = list(reader.runs.values())
+    if not any(run.readable for run in runs):
         nothing = f"There is no {RUN_FILE} in or below {directory}. Pass the directory of a run or a sweep."
         raise ConfigurationError(next(iter(reader.warnings), nothing))
     named = [sweep.name for sweep in reader.sweeps] or [run.job for run in runs]
     title = named[0] if len(named) == 1 and named[0] else directory.resolve().name
-    return Collection(title, runs, reader.sweeps, reader.warnings, reader.damaged)
+    return Collection(title, runs, reader.sweeps, reader.warnings)
 
 
 class _Reader:
@@ -115,103 +113,83 @@ class _Reader:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.warnings: list[str] = []
-        self.damaged: list[str] = []
+        self.runs: dict[Path, Run] = {}
         self.sweeps: list[Sweep] = []
-
-    def runs(self) -> list[Run]:
-        found: dict[Path, Run] = {}
-        listed: list[Path] = []
-        for directory in directories(self.root):
+        self.warnings: list[str] = []
+        for directory in _directories(root):
             if (directory / SWEEP_FILE).exists():
-                listed += self._sweep(directory)
+                sweep = self._try(directory / SWEEP_FILE, lambda: self._sweep(directory))  # noqa: B023  # called now
+                self.sweeps += [sweep] if sweep else []
             if (directory / RUN_FILE).exists():
-                found[directory] = self._run(directory)
-        return [found.get(path) or self._waiting(path) for path in dict.fromkeys([*listed, *found])]
+                self._run(directory)
 
-    def _sweep(self, directory: Path) -> list[Path]:
-        """Remember the sweep; returns the directories of its jobs, which may not exist yet."""
-        try:
-            record = SweepRecord.read(directory)
-            assert record is not None
-            jobs = [str(job) for job in record.jobs]
-        except UNREADABLE as error:
-            self._warn(directory / SWEEP_FILE, error)
-            return []
-        name = str(record.name) or directory.resolve().name
-        self.sweeps.append(Sweep(name, self._place(directory), jobs, self._card(directory / CARD_FILE)))
-        return [directory / job for job in jobs]
+    def _sweep(self, directory: Path) -> Sweep:
+        record = SweepRecord(**read_json(directory / SWEEP_FILE))
+        runs = [self._run(directory / str(job)) for job in record.jobs]
+        return Sweep(str(record.name) or directory.resolve().name, runs, self._card(directory / CARD_FILE))
 
     def _run(self, directory: Path) -> Run:
+        """The run in a directory, read once; a job of a sweep that has no record yet is waiting."""
+        if directory not in self.runs:
+            there = (directory / RUN_FILE).exists()
+            self.runs[directory] = self._started(directory) if there else self._waiting(directory)
+        return self.runs[directory]
+
+    def _started(self, directory: Path) -> Run:
         name, place = directory.resolve().name, self._place(directory)
-        rows: list[Row] = []
-        try:
-            rows = read_metrics(directory)
-        except UNREADABLE as error:
-            self._warn(directory / "metrics", error)
+        rows = self._try(directory / "metrics", lambda: read_metrics(directory)) or []
         card = self._card(directory / "checkpoints" / CARD_FILE)
-        try:
-            record = RunRecord.read(directory)
-            assert record is not None
-            return run_of(record, place, rows, card, name)
-        except UNREADABLE as error:
-            self.damaged.append(str(directory / RUN_FILE))
-            return Run(name, "unreadable", place, error=self._warn(directory / RUN_FILE, error))
+        run = self._try(directory / RUN_FILE, lambda: _run_of(RunRecord.read(directory), place, rows, card, name))
+        return run or Run(name, "unreadable", place, error=self.warnings[-1])
 
     def _waiting(self, directory: Path) -> Run:
         """A job of a sweep that has not started: all that is known is in its name."""
-        overrides = parse_overrides(split_job(directory.name))
+        # A comma that no assignment follows belongs to a list.
+        overrides = _parse_overrides(re.split(r",(?=[^,=\[({]+=)", directory.name))
         return Run(
             directory.name,
             "waiting",
             self._place(directory),
             overrides,
             mechanism=overrides.get("mechanism", ""),
-            k=integer(overrides.get("mechanism.k")),
+            k=_integer(overrides.get("mechanism.k")),
             target_epsilon=number(overrides.get("privacy.epsilon")),
         )
 
     def _card(self, path: Path) -> Card | None:
+        return self._try(path, lambda: dict(read_json(path))) if path.exists() else None
+
+    def _try(self, path: Path, read: Callable[[], T]) -> T | None:
+        """What `read` returns; None and a warning if the file is damaged or still being written."""
         try:
-            card = read_json(path) if path.exists() else None
-            if card is not None and not isinstance(card, dict):
-                raise ValueError("it is not a JSON object")
-        except UNREADABLE as error:
-            self._warn(path, error)
+            return read()
+        except (OSError, ValueError, TypeError, AttributeError, csv.Error) as error:
+            self.warnings.append(f"{path} cannot be read: {' '.join(str(error).split())}")
             return None
-        return card
 
     def _place(self, directory: Path) -> str:
         place = directory.relative_to(self.root).as_posix()
         return "" if place == "." else place
 
-    def _warn(self, path: Path, error: object) -> str:
-        self.warnings.append(f"{path} cannot be read: {' '.join(str(error).split())}")
-        return self.warnings[-1]
 
-
-def directories(root: Path) -> Iterator[Path]:
-    """The directory and all below it in natural order, except hidden ones and those inside runs."""
+def _directories(root: Path) -> Iterator[Path]:
+    """The directory and all below it in order, except hidden ones and those inside runs."""
     for path, below, files in os.walk(root):
         inside_a_run = RUN_FILE in files and SWEEP_FILE not in files
-        below[:] = [] if inside_a_run else sorted((name for name in below if not name.startswith(".")), key=natural)
+        below[:] = [] if inside_a_run else sorted(name for name in below if not name.startswith("."))
         yield Path(path)
 
 
-def natural(text: str) -> list[tuple[bool, int, str]]:
-    """A sort key that puts job-2 before job-10."""
-    parts = re.findall(r"([0-9]+)|([^0-9]+)", text)
-    return [(not digits, int(digits or 0), letters) for digits, letters in parts]
-
-
-def run_of(record: RunRecord, place: str, rows: list[Row], card: Card | None, name: str) -> Run:
+def _run_of(record: RunRecord | None, place: str, rows: list[Row], card: Card | None, name: str) -> Run:
     """The record with its settings looked up and every number checked; a field of the wrong type raises."""
+    assert record is not None
     privacy, config = record.privacy or {}, record.config
-    overrides = parse_overrides(record.overrides or split_job(record.job))
+    overrides = _parse_overrides(record.overrides)
     mechanism = str(inner(config, "mechanism", "mechanism") or overrides.get("mechanism", ""))
     # k="auto" is decided at setup and recorded on the card.
-    k = next((k for tree in (config, card) if (k := integer(inner(tree, "mechanism", "k"))) is not None), None)
+    k = next((k for tree in (config, card) if (k := _integer(inner(tree, "mechanism", "k"))) is not None), None)
     private = privacy.get("private")
+    metrics = {str(name): number(value) for name, value in record.metrics.items()}
     return Run(
         job=record.job or name,
         status=str(record.status),
@@ -225,35 +203,17 @@ def run_of(record: RunRecord, place: str, rows: list[Row], card: Card | None, na
         delta=number(privacy.get("delta") if privacy else inner(config, "privacy", "delta")),
         private=None if private is None else bool(private),
         noise_multiplier=number(privacy.get("noise_multiplier")),
-        sample_rate=number(privacy.get("sample_rate")),
-        accountant=str(privacy.get("accountant") or ""),
-        step=integer(record.step) or 0,
-        planned_steps=integer(record.planned_steps) or integer(privacy.get("planned_steps")),
+        step=_integer(record.step) or 0,
+        planned_steps=_integer(record.planned_steps) or _integer(privacy.get("planned_steps")),
         seconds=number(record.seconds),
-        metrics={
-            str(name): value
-            for name, found in record.metrics.items()
-            if (value := number(found)) is not None and math.isfinite(value)
-        },
+        metrics={name: value for name, value in metrics.items() if value is not None and math.isfinite(value)},
         rows=rows,
         card=card,
         error=None if record.error is None else str(record.error),
     )
 
 
-def split_job(job: str) -> list[str]:
-    """`a=1,b=[2,3]` → `a=1` and `b=[2,3]`: commas inside brackets belong to the value."""
-    parts, depth = [""], 0
-    for letter in job:
-        depth += (letter in "[{(") - (letter in ")}]")
-        if letter == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts
-
-
-def parse_overrides(overrides: Iterable[Any]) -> dict[str, str]:
+def _parse_overrides(overrides: Iterable[Any]) -> dict[str, str]:
     """`["+a.b=1", …]` → `{"a.b": "1", …}`; anything that is not an assignment is dropped."""
     pairs = (str(text).split("=", 1) for text in overrides if "=" in str(text))
     return {name.lstrip("+~"): value for name, value in pairs}
@@ -277,23 +237,20 @@ def number(value: Any) -> float | None:
     return None if math.isnan(found) else found
 
 
-def integer(value: Any) -> int | None:
+def _integer(value: Any) -> int | None:
     """A whole number from JSON, or None."""
     found = number(value)
     return int(found) if found is not None and found.is_integer() else None
 
 
 def data_name(config: Any) -> str:
-    """A short name of the dataset: `MNIST` and the paper's others by name, else from the data module's class."""
-    kind = str(inner(config, "_target_") or "").rpartition(".")[2]
-    named = str(inner(config, "name") or inner(config, "dataset") or "")
-    words = f"{kind} {named}".lower()
-    if kind == "FeaturesDataModule":  # a different experiment of the paper than training on the images
-        return f"features of {named}"
-    if re.search(r"(?<![a-z])mnist", words) and "fashion" not in words:
-        return "MNIST"
-    if "svhn" in words:
-        return "SVHN"
-    if re.search(r"cifar[-_]?10(?![0-9])", words):
-        return "CIFAR-10"
-    return named or re.sub(r"(Data)?(Module)?$", "", kind)
+    """A short name of the dataset; those with published results are called as there, however they are spelt."""
+    kind = re.sub(r"(Data)?(Module)?$", "", str(inner(config, "_target_") or "").rpartition(".")[2])
+    name = str(inner(config, "name") or inner(config, "dataset") or kind)
+    if kind == "Features":  # a different experiment of the paper than training on the images
+        return f"features of {name}"
+    return next((known for known in RESULTS if _letters(known) == _letters(name)), name)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

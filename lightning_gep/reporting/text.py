@@ -14,9 +14,9 @@ def spent(epsilon: float | None, target: float | None) -> str:
     return rounded_up(epsilon) if target is None else f"{rounded_up(epsilon)} / {target:g}"
 
 
-def percent(share: float | None, digits: int = 1) -> str:
+def percent(share: float | None) -> str:
     """A share between 0 and 1 as a percentage."""
-    return NOTHING if share is None else f"{100 * share:.{digits}f} %"
+    return NOTHING if share is None else f"{100 * share:.1f} %"
 
 
 def with_spread(mean: float, deviation: float | None, digits: int = 1) -> str:

@@ -8,8 +8,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.fresh_randomness import renew_random_states
-from lightning_gep.gradients.randomness import random_state_kept
+from lightning_gep.gradients.randomness import random_state_kept, renew_random_states
 from lightning_gep.gradients.withheld import withheld
 from lightning_gep.privacy.sampling import PoissonSampler
 from lightning_gep.strategy.internals import TRANSFER_HOOK, on_before_batch_transfer

@@ -17,12 +17,12 @@ from lightning_gep.algorithm.subspace import BasisSource, NoSubspace, PowerSubsp
 from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.algorithm.tracked import TrackedSubspace
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.heap import keep_freed_memory
-from lightning_gep.gradients.memory import microbatch_for
+from lightning_gep.gradients.memory import keep_freed_memory, microbatch_for
 from lightning_gep.gradients.mixing import check_collate
-from lightning_gep.privacy.account import PrivacyAccount, check_same_plan
+from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.card.content import RunFacts
 from lightning_gep.privacy.card.software import software
+from lightning_gep.privacy.plan import check_same_plan
 from lightning_gep.privacy.run_size import limited, total_steps
 from lightning_gep.privacy.sampling import PoissonSampler, Secret, seeded_secret
 from lightning_gep.strategy.origins import Origin

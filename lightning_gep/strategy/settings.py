@@ -74,7 +74,7 @@ class PrivacySettings:
     @property
     def chosen_on_public_data(self) -> tuple[str, ...]:
         """The settings the mechanism needs that are "auto"."""
-        needed = ("k", *MECHANISMS[self.mechanism].thresholds) if self.uses_basis else ()
+        needed = ("k", *MECHANISMS[self.mechanism].thresholds()) if self.uses_basis else ()
         return tuple(name for name in needed if getattr(self, name) == "auto")
 
     def with_choices(self, *, k: int = 1, clip_embedding: float = 1.0, clip_residual: float = 1.0) -> "PrivacySettings":
@@ -84,7 +84,7 @@ class PrivacySettings:
 
     def make_mechanism(self) -> Mechanism:
         """The mechanism with its thresholds; 1 stands in for a threshold that is still "auto"."""
-        thresholds = {name: getattr(self, name) for name in MECHANISMS[self.mechanism].thresholds}
+        thresholds = {name: getattr(self, name) for name in MECHANISMS[self.mechanism].thresholds()}
         known = {name: 1.0 if value == "auto" else value for name, value in thresholds.items()}
         return make_mechanism(self.mechanism, clipping=self.clipping, split=self.split, **known)
 

@@ -18,21 +18,19 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import choose_backend, microbatches
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.choice import check_still_apart
-from lightning_gep.gradients.fresh_randomness import renew_random_states
 from lightning_gep.gradients.isolation import SEED
-from lightning_gep.gradients.randomness import HostStates, held_generators, random_state_kept, seeded
-from lightning_gep.gradients.state import (
-    buffers_copied,
-    changed_alike,
-    in_mode,
-    noted_traces,
-    parameters_kept,
-    state_unchanged,
+from lightning_gep.gradients.randomness import (
+    HostStates,
+    held_generators,
+    random_state_kept,
+    renew_random_states,
+    seeded,
 )
+from lightning_gep.gradients.state import buffers_copied, changed_alike, in_mode, state_unchanged
 from lightning_gep.gradients.withheld import withheld
 from lightning_gep.strategy.data import EmptyBatch
 from lightning_gep.strategy.logs import recorded_logs
-from lightning_gep.strategy.traces import leaves_traces, no_trace, snapshot
+from lightning_gep.strategy.traces import no_trace, snapshot, traces_of
 
 OTHER_BATCHES = (1, 2, 3)
 """A training step may treat every other batch differently."""
@@ -120,7 +118,7 @@ class StepGradients:
         half = batch_size(self.public_batch) // 2
         # Of different sizes: how many records are drawn is private, too.
         batches = [take(self.public_batch, part) for part in (slice(0, half), slice(half, None), slice(None))]
-        with random_state_kept(), parameters_kept(self.module):
+        with random_state_kept():
             try:
                 return changed_alike(self.module, [partial(seeded(self._call, SEED), batch) for batch in batches])
             except Exception:  # the checks that follow meet it too, and report it in words
@@ -129,15 +127,11 @@ class StepGradients:
     def _look_for_traces(self) -> None:
         if self.public_batch is None:
             return
-        names: list[str] = []
-
-        def call() -> None:
-            with noted_traces(self.module) as noted:
-                self._call(self.public_batch)
-            names.extend(name for name in noted if name.rpartition(".")[2] not in ("_buffers", "_parameters"))
-
-        with recorded_logs(self.module), train_mode(self.module), random_state_kept(), parameters_kept(self.module):
-            self.keeps = leaves_traces(self.module, call) or self.keeps
+        with recorded_logs(self.module), train_mode(self.module), random_state_kept():
+            written = traces_of(self.module, partial(self._call, self.public_batch))
+        self.keeps = bool(written) or self.keeps
+        buffers = dict(self.module.named_buffers())
+        names = [name for name in written if name not in buffers]
         self.kept = [name for name in names if not name.rpartition(".")[2].startswith("_")] or names or self.kept
 
     def loss(self, batch: Any) -> Tensor:

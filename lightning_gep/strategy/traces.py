@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch import LightningModule
 
 from lightning_gep.gradients.snapshot import NOT_FOLLOWED, Snapshot, package
-from lightning_gep.gradients.state import registered
+from lightning_gep.gradients.state import unregistered, untouched
 from lightning_gep.strategy.internals import attached_trainer, logged_results
 
 
@@ -16,7 +16,7 @@ def snapshot(module: LightningModule) -> Snapshot:
 
     Those are compared by `state_unchanged`: there a change is an error.
     """
-    return Snapshot(*_reachable(module), apart=registered(module))
+    return Snapshot(unregistered(*_roots(module)))
 
 
 @contextmanager
@@ -29,21 +29,18 @@ def no_trace(module: LightningModule) -> Iterator[None]:
         before.put_back()
 
 
-def leaves_traces(module: LightningModule, call: Callable[[], object]) -> bool:
-    """Whether a call leaves anything behind, in buffers too; it is put back."""
-    before = Snapshot(*_reachable(module), apart=module.parameters())
-    try:
+def traces_of(module: LightningModule, call: Callable[[], object]) -> list[str]:
+    """Names of everything that a call writes to, parameters and buffers included; it is put back."""
+    with untouched(*_roots(module)) as written:
         call()
-    finally:
-        changed = before.put_back()
-    return changed
+    return written
 
 
-def _reachable(module: LightningModule) -> list[Any]:
+def _roots(module: LightningModule) -> tuple[Any, ...]:
     """Everything a training step can reach that is saved, or that decides something, later."""
     trainer = attached_trainer(module)
     if trainer is None:
-        return [module]
+        return (module,)
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
     callbacks = [callback for callback in trainer.callbacks if package(type(callback)) not in NOT_FOLLOWED]
-    return [module, *trainer.optimizers, *schedulers, *callbacks, trainer, logged_results(trainer)]
+    return (module, *trainer.optimizers, *schedulers, *callbacks, trainer, logged_results(trainer))

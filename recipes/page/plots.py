@@ -23,8 +23,8 @@ Results = dict[str, list[Result]]
 
 
 def picture_names(table: Table, results: Results) -> list[str]:
-    """The files of a table's pictures: none without results."""
-    if not any(results.values()):
+    """The files of a table's pictures: none without results of its own, since a baseline alone is no comparison."""
+    if not any(results.get(cell.name) for cell in table.cells):
         return []
     against_k = [f"{table.name}_over_k.svg"] if any(cell.k is not None for cell in table.cells) else []
     return [f"{table.name}.svg", *against_k]

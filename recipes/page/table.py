@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Callable
 
 from lightning_gep.privacy.rounding import rounded_up
+from lightning_gep.reporting.groups import spread
 from lightning_gep.reporting.text import NOTHING, duration, with_spread
 from recipes.running.outcome import Result
 from recipes.tables.types import Cell, Table
@@ -32,7 +33,7 @@ def section(table: Table, results: dict[str, list[Result]], heading: str = "") -
         "runs": lambda cell, runs: f"{len(runs)} of {len(cell.seeds)}",
         "ε": lambda _, runs: rounded_up(max((float(run["epsilon"]) for run in runs), default=None)),
         "steps": lambda _, runs: span([run["steps"] for run in runs]),
-        "time": lambda _, runs: duration(mean([run["seconds"] for run in runs])),
+        "time": lambda _, runs: duration(statistics.fmean(run["seconds"] for run in runs) if runs else None),
     }
     if any("nonprivate_projection_error" in result["curves"] for result in found):
         columns["projection error"] = lambda _, runs: errors(runs)
@@ -78,7 +79,7 @@ def published(cell: Cell) -> str:
 def accuracy(runs: list[Result], which: str) -> str:
     """Mean and standard deviation in percent; empty without runs."""
     values = [100 * run[which] for run in runs if run[which] is not None]
-    return with_spread(statistics.fmean(values), _deviation(values), digits=2) if values else ""
+    return with_spread(*spread(values), 2) if values else ""
 
 
 def said(runs: list[Result], table: Table) -> str:
@@ -96,12 +97,3 @@ def errors(runs: list[Result]) -> str:
 def span(values: list[int]) -> str:
     """One number if all are equal, else the smallest and the largest."""
     return " – ".join(str(value) for value in sorted({min(values), max(values)})) if values else NOTHING
-
-
-def mean(values: list[float]) -> float | None:
-    """The mean; None without values."""
-    return statistics.fmean(values) if values else None
-
-
-def _deviation(values: list[float]) -> float | None:
-    return statistics.stdev(values) if len(values) > 1 else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning_gep.privacy.files import read_json
 from lightning_gep.privacy.rounding import rounded_up
+from lightning_gep.reporting.groups import spread
 from lightning_gep.reporting.published import EPSILONS, PATE_NOTE, RESULTS
 from lightning_gep.reporting.text import NOTHING, with_spread
 from recipes.data.image_sets import PRIVATE
@@ -36,11 +37,10 @@ def _rows(figures: dict[str, Any]) -> Iterator[list[str]]:
     for target in dict.fromkeys(row["target_epsilon"] for row in figures["rows"]):
         runs = [row for row in figures["rows"] if row["target_epsilon"] == target]
         values = [100 * row["test_accuracy"] for row in runs]
-        spread = statistics.stdev(values) if len(values) > 1 else None
         yield [
             f"{title}, ε = {target:g}, {figures['settings']['teachers']} teachers",
             f"{published[target]:.1f}" if target in published else NOTHING,
-            with_spread(statistics.fmean(values), spread, 2),
+            with_spread(*spread(values), 2),
             str(len(runs)),
             rounded_up(max(row["epsilon"] for row in runs)),
             rounded_up(max(row["nonprivate_epsilon_of_these_votes"] for row in runs)),

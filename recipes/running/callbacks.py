@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from lightning_gep.cli.progress import last_checkpoint
+from lightning_gep.cli.job import last_checkpoint
 from lightning_gep.strategy.strategy import GEPStrategy
 
 

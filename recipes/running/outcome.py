@@ -1,7 +1,6 @@
 """Result files of runs: settings, figures, and the machine and software that produced them."""
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Any
 
 from benchmarks.machine import description
 from lightning_gep.privacy.card.software import software
-from lightning_gep.privacy.files import CARD_FILE, read_json
+from lightning_gep.privacy.files import CARD_FILE, read_json, write_text
+from lightning_gep.reporting.groups import thinned
 from lightning_gep.reporting.records import RunRecord, read_metrics
 from recipes.running.settings import Settings
 from recipes.tables.types import Run, Table
@@ -75,7 +75,8 @@ def curves(directory: Path, last_step: int) -> dict[str, list[list[float]]]:
         # After an interruption Lightning logs one step too many.
         values = {min(int(row["step"]), last_step): row[logged] for row in rows if logged in row}
         if values:
-            found[name] = thinned([[step, rounded(value)] for step, value in sorted(values.items())])
+            points = [[step, rounded(value)] for step, value in sorted(values.items())]
+            found[name] = thinned(points, MOST_POINTS)
     return found
 
 
@@ -84,23 +85,11 @@ def rounded(value: float | None) -> Any:
     return None if value is None else round(value, 6)
 
 
-def thinned(points: list[list[float]]) -> list[list[float]]:
-    """At most MOST_POINTS points, evenly spread, including the first and the last."""
-    if len(points) <= MOST_POINTS:
-        return points
-    last = len(points) - 1
-    return [points[round(i * last / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
-
-
 def write_result(path: Path, result: Result) -> None:
     """Replace the file atomically. Each point of a curve is one line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False)
     numbers = re.compile(r"\[[^\[\]{}\"]*\]")
-    text = numbers.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text + "\n", "utf-8")
-    partial.replace(path)
+    write_text(path, numbers.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text) + "\n")
 
 
 def read_result(path: Path) -> Result | None:

@@ -10,10 +10,13 @@ from recipes.tables.paper import (
     RANDOM_BASIS,
     TABLE1,
 )
+from recipes.tables.shaped import CIFAR10_CNN, CIFAR10_TRIALS, first_runs
 from recipes.tables.types import Pair, Run
 
 TABLES = (
     NO_PRIVACY,
+    CIFAR10_CNN,
+    CIFAR10_TRIALS,
     TABLE1,
     THRESHOLDS,
     MNIST_EPSILON2,
@@ -62,6 +65,7 @@ def runs_in_order() -> list[Run]:
     first = [
         *NO_PRIVACY.runs(["cifar10"]),
         *TABLE1.runs(["cifar10_gp_eps2"]),
+        *first_runs(),
         *TABLE1.runs(["cifar10_tracked_gep_eps2"]),
         *TABLE1.runs(["cifar10_tracked_bgep_eps2"]),
         *TABLE1.runs(["svhn_ordinary_*"]),

@@ -5,9 +5,9 @@ from itertools import product
 from pathlib import Path
 
 from lightning_gep.cli.configs import config_directory
-from lightning_gep.reporting.published import EPSILONS, NAMES, RESULTS, figures_of
+from lightning_gep.reporting.published import EPSILONS, NAMES, RESULTS
 from recipes.tables.paper import baseline
-from recipes.tables.types import TRACKED, Cell, Table
+from recipes.tables.types import TRACKED, Cell, Table, figures_of
 
 PAPER = RESULTS["MNIST"]
 BEST = {"gep": "mnist_best", "bgep": "mnist_best_bgep", "gp": "mnist_best_gp"}

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from lightning_gep.reporting.published import EPSILONS, NAMES, PATE_NOTE, RESULTS, figures_of
+from lightning_gep.reporting.published import EPSILONS, NAMES, PATE_NOTE, RESULTS
 from recipes.data.image_sets import PRIVATE
-from recipes.tables.types import OUR_BASIS, Cell, Run, Table
+from recipes.tables.types import OUR_BASIS, Cell, Run, Table, figures_of
 
 SMALL_SVHN, WITHOUT_EXTRA = "73 257", ("data.extra=false",)
 """The number of training images of SVHN without its `extra` part, and the override that leaves it out."""

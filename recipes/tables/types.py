@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from lightning_gep.reporting.published import EPSILONS, Published
+
 TRACKED = ("mechanism.subspace=tracked", "mechanism.num_anchors=50")
 """Our basis. The paper's, a cold start on 2000 anchors at every step, takes several times as long."""
 OUR_BASIS = (*TRACKED, "mechanism.groups=balanced")
@@ -92,3 +94,12 @@ class Pair:
     gp: str
     gep: str
     without_privacy: str
+
+
+def figures_of(mechanism: str, paper: Published, first: int = 0, last: int = len(EPSILONS)) -> str:
+    """The paper's accuracies at some of the ε it claims, with what those really were."""
+    accuracies, true = (
+        ", ".join(f"{value:g}" for value in values[first:last])
+        for values in (paper.accuracies[mechanism], paper.by_pld[mechanism])
+    )
+    return f"{accuracies} (true ε: {true})"

@@ -13,21 +13,21 @@ pytestmark = pytest.mark.usefixtures("offline")
 
 
 def test_the_definition_needs_no_account(tmp_path, capsys):
-    assert main(["--project", "mine", "--json", str(tmp_path / "dashboard.json")]) == 0
-    view = json.loads((tmp_path / "dashboard.json").read_text("utf-8"))
-    assert view["project"] == "mine"
+    main(["--project", "mine", "--json", str(tmp_path / "dashboard.json")])
+    assert json.loads((tmp_path / "dashboard.json").read_text("utf-8"))["project"] == "mine"
     assert capsys.readouterr() == ("", "")
-    assert main(["--entity", "us", "--json", "-"]) == 0
+    main(["--entity", "us", "--json", "-"])
     view = json.loads(capsys.readouterr().out)
     assert (view["entity"], view["project"]) == ("us", "lightning-gep")
 
 
 def test_without_an_account_it_says_so_in_one_line(capsys):
-    assert main(["--project", "mine"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["--project", "mine"])
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert "gep-dashboard: not logged in to W&B. Run `wandb login`" in err
+    assert "gep-dashboard: Not logged in to W&B. Run `wandb login`" in err
 
 
 def test_without_the_package_it_names_the_extra(monkeypatch, capsys):
@@ -35,33 +35,23 @@ def test_without_the_package_it_names_the_extra(monkeypatch, capsys):
     for name in [name for name in sys.modules if name.split(".")[0] == "wandb_workspaces"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
-    for arguments in ([], ["--json", "-"]):
-        assert main(arguments) == 2
-        assert "pip install 'lightning-gep[dashboard]'" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["--json", "-"])
+    assert "pip install 'lightning-gep[dashboard]'" in capsys.readouterr().err
 
 
 class Account:
     default_entity = "me"
 
 
-@pytest.fixture
-def logged_in(monkeypatch):
+@pytest.mark.parametrize(("arguments", "entity"), [([], "me"), (["--entity", "us"], "us")])
+def test_logged_in_it_is_saved_and_its_address_printed(monkeypatch, capsys, arguments, entity):
+    saved = []
     monkeypatch.setattr(wandb_logger, "logged_in", lambda: True)
     monkeypatch.setattr(wandb, "Api", Account)
-    return monkeypatch
-
-
-@pytest.mark.parametrize(("arguments", "entity"), [([], "me"), (["--entity", "us"], "us")])
-def test_logged_in_it_is_saved_and_its_address_printed(logged_in, capsys, arguments, entity):
-    saved = []
-
-    def save(workspace):
-        saved.append(workspace)
-        return workspace
-
-    logged_in.setattr(Workspace, "save", save)
-    logged_in.setattr(Workspace, "url", "https://example.org/view")
-    assert main(["--project", "mine", *arguments]) == 0
-    ((workspace),) = saved
+    monkeypatch.setattr(Workspace, "save", lambda workspace: saved.append(workspace) or workspace)
+    monkeypatch.setattr(Workspace, "url", "https://example.org/view")
+    main(["--project", "mine", *arguments])
+    (workspace,) = saved
     assert (workspace.entity, workspace.project) == (entity, "mine")
     assert capsys.readouterr().out == "https://example.org/view\n"

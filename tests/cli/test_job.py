@@ -9,8 +9,7 @@ from lightning.pytorch import Trainer, seed_everything
 
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.cli.console import summary_rows
-from lightning_gep.cli.job import changed_settings, clean_environment, train
-from lightning_gep.cli.progress import JobProgress
+from lightning_gep.cli.job import JobProgress, changed_settings, clean_environment, train
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy import ledger
 from lightning_gep.reporting.records import RunRecord, is_locked, locked, read_metrics

@@ -9,11 +9,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from lightning_gep.cli.sweep import RepeatAndSelectSweeper, best_by_validation, check_stays_here
-from lightning_gep.cli.sweep_cost import write_sweep_cards
+from lightning_gep.cli.sweep import RepeatAndSelectSweeper, best_by_validation
+from lightning_gep.cli.sweep_cost import check_stays_here, write_sweep_cards
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy import ledger
-from lightning_gep.privacy.card.sentences import headline
+from lightning_gep.privacy.card.rendering import headline
 from lightning_gep.reporting.records import RunRecord, SweepRecord, locked
 from tests.commands import gep_train, start
 
@@ -174,7 +174,7 @@ def test_a_random_number_of_runs_is_drawn_once_and_costs_less_than_all_of_them(t
 
 def test_nothing_is_selected_before_all_runs_that_were_drawn_are_finished(tmp_path):
     sweeper = RepeatAndSelectSweeper(None, 2.0, "geometric")
-    sweeper.config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
+    sweeper.directory = tmp_path
     done, going = RunRecord("a", "finished", metrics={"val/accuracy": 0.9}), RunRecord("b", "interrupted")
     assert "Selected" in " ".join(sweeper.closing_words([done, done]))
     for other in (going, None):

@@ -14,7 +14,7 @@ from lightning_gep.gradients.functional import FunctionalGradients
 from lightning_gep.gradients.hooks import HookedGradients
 from lightning_gep.gradients.interface import Backend
 from lightning_gep.gradients.loop import LoopGradients
-from tests.gradients_zoo import FEATURES, ZOO, Classifier, loss_of
+from tests.gradients_zoo import FEATURES, ZOO, Classifier, Steps, loss_of
 
 BACKENDS = [FunctionalGradients, HookedGradients, LoopGradients]
 every_backend = pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
@@ -83,37 +83,18 @@ def test_columns_are_in_the_order_of_the_groups(backend: type[Backend]) -> None:
     assert torch.allclose(rows.mean(dim=0)[-7:], module.network[0].bias.grad, atol=1e-6)
 
 
-class Skips(Classifier):
-    """The loss does not depend on the network for records of class 0."""
-
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        x, y = batch
-        return (F.cross_entropy(self(x), y, reduction="none") * (y > 0)).mean()
-
-
 @every_backend
 def test_a_record_that_does_not_matter_has_a_zero_gradient(backend: type[Backend]) -> None:
-    module = Skips()
+    module = Steps(lambda m, b: (F.cross_entropy(m(b[0]), b[1], reduction="none") * (b[1] > 0)).mean())
     rows = bound(backend, module)((torch.randn(3, FEATURES), torch.tensor([0, 1, 0])))
     assert rows.any(dim=1).tolist() == [False, True, False]
 
 
-class Dropped(LightningModule):
-    """The gradient of record i is its dropout mask: 0 or 1/(1 − p)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Linear(400, 1, bias=False)
-        self.dropout = nn.Dropout(0.25)
-
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        return self.weight(self.dropout(batch)).mean()
-
-
 @every_backend
 def test_dropout_is_drawn_anew_for_every_record_and_call(backend: type[Backend]) -> None:
-    gradients = bound(backend, Dropped())
-    batch = torch.ones(3, 400)
+    """The gradient of record i is its dropout mask: 0 or 1/(1 − p)."""
+    network, batch = nn.Sequential(nn.Dropout(0.25), nn.Linear(400, 1, bias=False)), torch.ones(3, 400)
+    gradients = backend(network, lambda batch: network(batch).mean(), ParameterGroups.from_module(network))
     first, second = gradients(batch), gradients(batch)
     kept = first > 0
     assert torch.allclose(first[kept], torch.tensor(4 / 3))

@@ -14,8 +14,8 @@ from lightning_gep.gradients.functional import FunctionalGradients
 from lightning_gep.gradients.loop import LoopGradients
 from lightning_gep.strategy.step import StepGradients, equal_chunks
 from tests.gradients.test_backends import bound, every_backend
-from tests.gradients_zoo import FEATURES, loss_of
 from tests.gradients_zoo import Classifier as Zoo
+from tests.gradients_zoo import batch_of, loss_of
 from tests.toys import Classifier, loader, strategy, trainer
 
 
@@ -78,14 +78,8 @@ def noting_the(of_private, backend, rows, monkeypatch):
 
 
 def test_chunks_are_as_large_as_is_expected_and_fits():
-    assert equal_chunks(1000, most=256) == 129
-    assert equal_chunks(4000, most=250) == 250
-    assert equal_chunks(12, most=512) == 16
-    assert equal_chunks(12, most=5) == 5
-
-
-def batch_of(size):
-    return torch.randn(size, FEATURES), torch.randint(3, (size,))
+    expected_and_most = [(1000, 256), (4000, 250), (12, 512), (12, 5)]
+    assert [equal_chunks(expected, most) for expected, most in expected_and_most] == [129, 250, 16, 5]
 
 
 @every_backend

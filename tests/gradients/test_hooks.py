@@ -12,21 +12,13 @@ from torch.nn import functional as F  # noqa: N812
 
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients import GradientError, choose_backend
+from lightning_gep.gradients import GradientError
 from lightning_gep.gradients.choice import check_still_apart
 from lightning_gep.gradients.hooks import HookedGradients
 from lightning_gep.gradients.loop import LoopGradients
 from lightning_gep.gradients.randomness import HostStates
 from tests.gradients.test_backends import bound, fingerprint
-from tests.gradients_zoo import CLASSES, FEATURES, ZOO, Classifier, FrozenBatchNorm, MixedPrecision, loss_of, mlp
-
-
-def batch_of(n: int = 6) -> tuple[Tensor, Tensor]:
-    return torch.randn(n, FEATURES), torch.arange(n) % CLASSES
-
-
-def choose(module: Any, how: str = "hooks") -> Any:
-    return choose_backend(module, loss_of(module), ParameterGroups.from_module(module), batch_of(), how)
+from tests.gradients_zoo import FEATURES, ZOO, Classifier, FrozenBatchNorm, MixedPrecision, batch_of, choose, mlp
 
 
 class Changes(Classifier):
@@ -67,7 +59,7 @@ class RandomInTraining(Changes):
 
 @pytest.mark.parametrize("draw", OWN)
 def test_random_numbers_for_each_record_are_fine(draw: str) -> None:
-    chosen = choose(RandomInTraining(OWN[draw]))
+    chosen = choose(RandomInTraining(OWN[draw]), "hooks")
     check_still_apart(chosen, batch_of())
     x, y = batch_of(1)
     rows = chosen((x.repeat(8, 1), y.repeat(8)))
@@ -77,9 +69,9 @@ def test_random_numbers_for_each_record_are_fine(draw: str) -> None:
 @pytest.mark.parametrize("draw", SHARED)
 def test_random_numbers_that_records_would_share_are_refused_also_when_it_begins_later(draw: str) -> None:
     with pytest.raises(ConfigurationError, match="hooks would share random numbers among records"):
-        choose(Changes(SHARED[draw]))
+        choose(Changes(SHARED[draw]), "hooks")
     module = Changes(lambda _, x: x)
-    chosen = choose(module)
+    chosen = choose(module, "hooks")
     module.change = SHARED[draw]
     with pytest.raises(ConfigurationError, match="cannot be used any more: hooks would share"):
         check_still_apart(chosen, batch_of())
@@ -102,9 +94,9 @@ MIXING = {
 @pytest.mark.parametrize("mix", MIXING)
 def test_mixing_records_is_refused_also_when_it_begins_later(mix: str) -> None:
     with pytest.raises(ConfigurationError, match=r"depends on the other records|hooks would mix records"):
-        choose(Changes(MIXING[mix]))
+        choose(Changes(MIXING[mix]), "hooks")
     module = Changes(lambda _, x: x)
-    chosen = choose(module)
+    chosen = choose(module, "hooks")
     module.change = MIXING[mix]
     with pytest.raises(ConfigurationError, match="hooks would mix records: replacing one changes"):
         check_still_apart(chosen, batch_of())
@@ -130,8 +122,8 @@ class PenalisedInHalf(MixedPrecision):
 @pytest.mark.parametrize("module", [PenalisedInTraining, PenalisedInHalf])
 def test_a_term_that_hooks_would_drop_is_seen(module: type[Classifier]) -> None:
     with pytest.raises(ConfigurationError, match="hooks gave gradients that differ"):
-        choose(module())
-    assert choose(module(), "auto").name == "functional"
+        choose(module(), "hooks")
+    assert choose(module()).name == "functional"
 
 
 @pytest.mark.parametrize(
@@ -177,4 +169,4 @@ def test_hooks_that_cannot_be_added_leave_no_trace() -> None:
 def test_without_opacus_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"gradients='hooks' needs .*pip install 'lightning-gep\[hooks\]'"):
-        choose(Classifier())
+        choose(Classifier(), "hooks")

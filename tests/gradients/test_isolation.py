@@ -11,32 +11,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
-from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients import choose_backend
-from tests.gradients_zoo import CLASSES, FEATURES, Autoencoder, Classifier, loss_of, mlp, text
+from tests.gradients_zoo import (
+    CLASSES,
+    FEATURES,
+    Autoencoder,
+    Classifier,
+    Steps,
+    batch_of,
+    choose,
+    cross_entropy,
+    mlp,
+    text,
+)
 from tests.gradients_zoo import N as RECORDS
 
 EVERY_WAY = pytest.mark.parametrize("how", ["auto", "hooks"])
 
 
-def batch_of(n: int = RECORDS) -> tuple[Tensor, Tensor]:
-    return torch.randn(n, FEATURES), torch.arange(n) % CLASSES
-
-
-def choose(module: LightningModule, batch: Any = None, how: str = "auto") -> Any:
-    groups = ParameterGroups.from_module(module)
-    return choose_backend(module, loss_of(module), groups, batch_of() if batch is None else batch, how)
-
-
-def loss(function: Callable[[Tensor, Tensor], Tensor], network: nn.Module | None = None) -> LightningModule:
+def loss(function: Callable[[Tensor, Tensor], Tensor]) -> LightningModule:
     """A module whose loss is a function of the network's outputs and the labels."""
-
-    class Custom(Classifier):
-        def training_step(self, batch: Any, batch_index: int) -> Tensor:
-            return function(self(batch[0]), batch[1])
-
-    return Custom(network)
+    return Steps(lambda module, batch: function(module(batch[0]), batch[1]))
 
 
 def with_batch_norm(**settings: Any) -> nn.Sequential:
@@ -106,13 +101,13 @@ def padded() -> Tensor:
     return words
 
 
-MIXES = r"depends on the other records.*Records must not mix"
+MIXES = r"depends on the other records.*contrastive losses"
 NORM = r"BatchNorm mixes them: network\.1\. Replace it by nn\.GroupNorm"
 REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
     "sum": (lambda: loss(summed), r"summed over the batch\. .*reduction='mean'"),
     "sum in part": (
         lambda: loss(lambda z, y: F.cross_entropy(z, y) + 0.1 * z.square().sum()),
-        r"not a mean over the records.*Average every term",
+        r"not the mean of the gradients of its records.*Average every term",
     ),
     "BatchNorm": (lambda: Classifier(with_batch_norm()), NORM),
     "BatchNorm without running statistics": (
@@ -131,7 +126,7 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
     ),
     "two records are different": (
         lambda: loss(lambda z, y: F.cross_entropy(z, y) * (1.0 if len(y) > 1 else 3.0)),
-        "not a mean over the records",
+        "not the mean of the gradients of its records",
     ),
     "many records are different": (
         lambda: loss(lambda z, y: F.cross_entropy(z, y) * (1.0 if len(y) < 5 else 3.0)),
@@ -158,7 +153,7 @@ def test_what_has_no_right_per_sample_gradients_is_refused_in_every_way(name: st
 
 def test_a_mean_over_words_of_all_records_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="average within each record first"):
-        choose(OverWords(), padded())
+        choose(OverWords(), batch=padded())
 
 
 @EVERY_WAY
@@ -173,64 +168,49 @@ def test_running_statistics_are_refused_by_name_and_put_back(how: str) -> None:
 
 
 def test_one_public_record_is_too_few() -> None:
-    with pytest.raises(ConfigurationError, match=r"1 record;.*larger batch size for the auxiliary data"):
-        choose(Classifier(), batch_of(1))
+    with pytest.raises(ConfigurationError, match=r"records: 1\).*larger batch size for the auxiliary data"):
+        choose(Classifier(), batch=batch_of(1))
 
 
 @pytest.mark.parametrize("n", [2, 5])
 def test_any_number_of_records_from_two_on_will_do(n: int) -> None:
-    assert choose(Classifier(), batch_of(n)).name == "functional"
+    assert choose(Classifier(), batch=batch_of(n)).name == "functional"
     for mixing in (Classifier(with_batch_norm()), loss(contrastive)):
         with pytest.raises(ConfigurationError, match="depends on the other records"):
-            choose(mixing, batch_of(n))
+            choose(mixing, batch=batch_of(n))
 
 
 def test_public_records_without_a_finite_gradient_are_left_out() -> None:
     x, y = batch_of()
     x[1] = torch.nan
-    assert choose(Classifier(), (x, y)).reason.endswith(f"checked on {RECORDS - 1} public records")
+    assert choose(Classifier(), batch=(x, y)).reason.endswith(f"checked on {RECORDS - 1} public records")
     x[1:] = torch.inf
     with pytest.raises(ConfigurationError, match=f"Of {RECORDS} public records {RECORDS - 1} have a gradient"):
-        choose(Classifier(), (x, y))
+        choose(Classifier(), batch=(x, y))
 
 
-class NumpyNoise(Classifier):
+def numpy_noise(module: Any, batch: Any) -> Tensor:
     """Random in training mode in a way that torch does not see."""
-
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        x, y = batch
-        scale = 1 + np.random.rand(len(x), 1) if self.training else np.ones((len(x), 1))
-        return F.cross_entropy(self(x * torch.as_tensor(scale, dtype=x.dtype)), y)
+    scale = 1 + module.training * np.random.rand(len(batch[0]), 1)
+    return cross_entropy(module, (batch[0] * torch.as_tensor(scale, dtype=batch[0].dtype), batch[1]))
 
 
 class SamplesAlways(Autoencoder):
-    def sample(self, mean: Tensor, std: Tensor) -> Tensor:
-        return mean + std * torch.randn_like(std)
+    sample = staticmethod(torch.randn_like)
 
     def training_step(self, batch: Any, batch_index: int) -> Tensor:
         mean, log_std = self.encoder(batch[0]).chunk(2, dim=1)
-        return (self.decoder(self.sample(mean, log_std.exp())) - batch[0]).square().sum(dim=1).mean()
+        return (self.decoder(mean + log_std.exp() * self.sample(mean)) - batch[0]).square().sum(dim=1).mean()
 
 
 class SamplesFromADistribution(SamplesAlways):
-    def sample(self, mean: Tensor, std: Tensor) -> Tensor:
-        return torch.distributions.Normal(mean, std).rsample()
+    sample = staticmethod(lambda mean: torch.distributions.Normal(mean, 1.0).rsample())
 
 
 @pytest.mark.parametrize(
     ("module", "chosen"),
-    [(NumpyNoise, "functional"), (SamplesAlways, "functional"), (SamplesFromADistribution, "loop")],
+    [(lambda: Steps(numpy_noise), "functional"), (SamplesAlways, "functional"), (SamplesFromADistribution, "loop")],
 )
-def test_random_losses_are_compared_with_the_same_random_numbers(module: type[LightningModule], chosen: str) -> None:
+def test_random_losses_are_compared_with_the_same_random_numbers(module: Any, chosen: str) -> None:
     assert choose(module()).name == chosen
     assert choose(module(), how="loop").name == "loop"
-
-
-class MixesByACoin(Classifier):
-    def training_step(self, batch: Any, batch_index: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self(x + x.roll(1, 0) if torch.rand(1).item() < 1e-4 else x), y)
-
-
-def test_a_record_that_is_alone_has_none_to_mix_with() -> None:
-    assert choose(MixesByACoin()).name in ("functional", "loop")

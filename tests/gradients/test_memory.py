@@ -1,10 +1,24 @@
-"""How many records fit in memory."""
+"""How many records fit in memory, and memory that stays with the process."""
 
+import os
+import subprocess
+import sys
+
+import pytest
 import torch
 from torch import nn
 
 from lightning_gep.gradients import memory
-from lightning_gep.gradients.memory import free_memory, kept_for_backward, largest_chunk, microbatch_for
+from lightning_gep.gradients.memory import (
+    SET_BY_USER,
+    free_memory,
+    keep_freed_memory,
+    kept_for_backward,
+    largest_chunk,
+    microbatch_for,
+)
+from lightning_gep.strategy import fit as fit_module
+from tests.toys import Classifier, loader, strategy, trainer
 
 CPU = torch.device("cpu")
 
@@ -23,13 +37,46 @@ def test_large_activations_mean_smaller_chunks():
 
 
 def test_large_models_and_little_memory_mean_small_microbatches(monkeypatch):
+    assert 10**8 < free_memory(CPU) <= 2**40
     monkeypatch.setattr(memory, "free_memory", lambda device: 10**10)
-    assert microbatch_for(1000, CPU) == 512
-    assert microbatch_for(269_722, CPU) == 92
-    assert microbatch_for(10**9, CPU) == 1
+    assert [microbatch_for(parameters, CPU) for parameters in (1000, 269_722, 10**9)] == [512, 92, 1]
     monkeypatch.setattr(memory, "free_memory", lambda device: 8 * 10**7)
     assert microbatch_for(269_722, CPU) == 9
 
 
-def test_free_memory_is_less_than_there_is():
-    assert 10**8 < free_memory(CPU) <= 2**40
+PROGRAM = """
+import resource, torch
+from lightning_gep.gradients.memory import keep_freed_memory
+
+def page_faults():
+    for size in (5_000_000, 6_000_000, 5_500_000):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(size)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+torch.set_num_threads(1)
+print(page_faults())
+keep_freed_memory(torch.device("cpu"))
+print(page_faults())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "confstr") or "glibc" not in str(os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc")
+@pytest.mark.parametrize("set_by_user", [{}, {"MALLOC_TRIM_THRESHOLD_": "65536"}])
+def test_a_block_that_was_freed_is_used_again_unless_the_user_has_decided(set_by_user):
+    clean = {name: value for name, value in os.environ.items() if name not in SET_BY_USER}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, env={**clean, **set_by_user}, capture_output=True, text=True, check=True)
+    before, after = map(int, done.stdout.split())
+    pages = 4 * 5_500_000 // 4096
+    assert before > pages / 10
+    assert (after < pages / 20) is not bool(set_by_user)
+
+
+def test_a_fit_keeps_freed_memory(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(fit_module, "keep_freed_memory", asked.append)
+    trainer(tmp_path, strategy(mechanism="gp"), max_steps=1).fit(Classifier(), loader())
+    assert asked == [CPU]
+    assert not keep_freed_memory(torch.device("meta")), "memory of other devices is left to torch"

@@ -1,55 +1,42 @@
 """Records that are mixed on their way into a batch are found, whatever coin decides on it; others are left alone."""
 
 import random
+from collections import namedtuple
 
 import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningDataModule
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 from torchvision.transforms import v2
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.mixing import mixes
+from lightning_gep.gradients.mixing import check_collate, extreme_batches, extreme_records, mixes, shorter_records
 from lightning_gep.gradients.randomness import random_state_kept
 from tests.toys import Classifier, loader, public_loader, records, strategy, trainer
 
 INPUTS = torch.arange(24.0).reshape(8, 3)
 
 
-def plain(positions):
-    return {"x": INPUTS[positions], "names": [str(i) for i in positions], "scale": torch.tensor(2.0), "n": 4}
+IMAGES = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
-def augmented(positions):
-    x = INPUTS[positions]
-    return x * torch.rand(len(x), 1) + np.random.rand() + random.random()
+def each_by(augmentation):
+    return lambda positions: torch.stack([augmentation(IMAGES[i]) for i in positions])
 
 
-def with_nothing_in_some_places(positions):
-    x = INPUTS[positions]
-    x[:, 0] = float("nan")
-    return x
-
-
-AUGMENTATIONS = [
-    v2.ColorJitter(hue=0.1),
-    v2.GaussianBlur(3, (0.1, 2.0)),
-    v2.RandomAffine(10, scale=(0.8, 1.2)),
-    v2.RandomPhotometricDistort(),
-    v2.RandomHorizontalFlip(),
-    v2.RandomErasing(),
-]
-
-
-@pytest.mark.parametrize("augmentation", AUGMENTATIONS, ids=lambda one: type(one).__name__)
-def test_augmentations_of_each_record_are_no_mixing(augmentation):
-    images = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert not mixes(lambda positions: torch.stack([augmentation(images[i]) for i in positions]), 8)
-    assert not mixes(lambda positions: augmentation(images[positions]), 8)
-
-
-@pytest.mark.parametrize("make", [plain, augmented, with_nothing_in_some_places])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda which: {"x": INPUTS[which], "names": [str(i) for i in which], "scale": torch.tensor(2.0), "n": 4},
+        lambda which: INPUTS[which] * torch.rand(len(which), 1) + np.random.rand() + random.random(),
+        lambda which: INPUTS[which].masked_fill(torch.tensor([True, False, False]), float("nan")),
+        *map(each_by, (v2.ColorJitter(hue=0.1), v2.RandomAffine(10), v2.RandomErasing())),
+        lambda which: v2.RandomPhotometricDistort()(IMAGES[which]),
+    ],
+)
 def test_what_happens_within_each_record_is_no_mixing(make):
     assert not mixes(make, 8)
 
@@ -215,12 +202,6 @@ class MixUp(Callback):
 
 
 class CentresAfterwards(Classifier):
-    centre = 0.0
-
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        return super().training_step((x - self.centre, y), batch_idx)
-
     def on_train_batch_end(self, outputs, batch, batch_idx):
         self.centre = batch[0].mean(0)
 
@@ -230,10 +211,7 @@ class EndsEpochs(Classifier):
         return -1 if len(batch) > 3 else None
 
 
-@pytest.mark.parametrize(
-    ("module", "callbacks"),
-    [(Classifier, [MixUp]), (CentresAfterwards, []), (EndsEpochs, [])],
-)
+@pytest.mark.parametrize(("module", "callbacks"), [(Classifier, [MixUp]), (CentresAfterwards, []), (EndsEpochs, [])])
 def test_hooks_and_callbacks_get_no_private_records(module, callbacks, tmp_path):
     used = strategy()
     with pytest.raises(ConfigurationError, match="cannot read private records"):
@@ -241,19 +219,8 @@ def test_hooks_and_callbacks_get_no_private_records(module, callbacks, tmp_path)
     assert used.privacy.steps <= 1
 
 
-class LooksAtValidation(Classifier):
-    def on_validation_batch_start(self, batch, batch_idx, dataloader_idx=0):
-        self.seen = batch[0].shape
-
-
-def test_hooks_of_validation_get_their_batches(tmp_path):
-    module = LooksAtValidation()
-    trainer(tmp_path, strategy(), num_sanity_val_steps=1).fit(module, loader(), loader(shuffle=False))
-    assert len(module.seen) == 2
-
-
 @pytest.mark.parametrize("gradients", ["functional", "loop"])
-def test_records_that_meet_no_other_may_be_trained_on_with_what_would_mix_a_batch(gradients, tmp_path):
+def test_records_that_are_alone_may_be_trained_on_with_what_would_mix_a_batch(gradients, tmp_path):
     used = strategy(gradients=gradients)
     trainer(tmp_path, used).fit(Changes(mixed_if(later)), loader(batch_size=20))
     assert used.privacy.steps > 3
@@ -298,31 +265,23 @@ def test_a_public_batch_that_is_too_small_to_check_is_refused(tmp_path):
         trainer(tmp_path, used).fit(Classifier(), loader())
 
 
-class Kinds(Dataset):
+class Kinds(TensorDataset):
     """Records as they come: reversed arrays, numbers that torch does not know, names."""
 
-    def __init__(self):
-        self.records = records()
-
-    def __len__(self):
-        return len(self.records)
-
     def __getitem__(self, index):
-        x, y = self.records[index]
-        time = np.datetime64("2026-01-01") + index
-        return {"x": x.numpy()[::-1], "y": int(y), "id": np.uint16(index), "name": f"{index}", "time": np.array(time)}
+        x, y = super().__getitem__(index)
+        time = np.array(np.datetime64("2026-01-01") + index)
+        return {"x": x.numpy()[::-1], "y": int(y), "id": np.uint16(index), "name": f"{index}", "time": time}
 
 
 def taking_apart(items):
-    return torch.from_numpy(np.stack([item.pop("x") for item in items])), torch.tensor(
-        [item.pop("y") for item in items]
-    )
+    x = torch.from_numpy(np.stack([item.pop("x") for item in items]))
+    return x, torch.tensor([item.pop("y") for item in items])
 
 
 def test_a_collate_function_that_takes_records_apart_is_fine_under_gp(tmp_path):
-    used = strategy(mechanism="gp")
-    data = DataLoader(Kinds(), batch_size=12, collate_fn=taking_apart)
-    trainer(tmp_path, used, max_steps=1).fit(Classifier(), data)
+    used, data = strategy(mechanism="gp"), Kinds(*records().tensors)
+    trainer(tmp_path, used, max_steps=1).fit(Classifier(), DataLoader(data, batch_size=12, collate_fn=taking_apart))
     assert used.privacy.steps == 1
 
 
@@ -345,3 +304,90 @@ def test_hooks_of_a_datamodule_act_on_public_batches_as_on_private_ones(tmp_path
     used = strategy(aux_dataloader=None)
     trainer(tmp_path, used, max_steps=1).fit(Classifier(), Doubles())
     assert used.privacy.steps == 1
+
+
+def padded_to_the_longest(batch):
+    return pad_sequence([words for words, _ in batch], batch_first=True), torch.tensor([label for _, label in batch])
+
+
+def padded_to_ten(batch):
+    rows = [nn.functional.pad(words[:10], (0, 10 - len(words[:10]))) for words, _ in batch]
+    return torch.stack(rows), torch.tensor([label for _, label in batch])
+
+
+def without_what_is_not_finite(batch):
+    return default_collate([record for record in batch if torch.isfinite(record[0]).all()])
+
+
+def all_or_nothing(batch):
+    x, y = default_collate(batch)
+    return (x if torch.isfinite(x).all() else torch.zeros_like(x)), y
+
+
+def padded_in_the_last_dimension(batch):
+    longest = max(sound.shape[-1] for sound, _ in batch)
+    sounds = torch.stack([nn.functional.pad(sound, (0, longest - sound.shape[-1])) for sound, _ in batch])
+    return sounds, [label for _, label in batch]
+
+
+TEXTS = [(torch.arange(1, 9), i) for i in range(8)]
+NUMBERS = [(torch.randn(3, generator=torch.Generator().manual_seed(i)), i) for i in range(8)]
+SOUNDS = [(torch.randn(2, 6, generator=torch.Generator().manual_seed(i)), i) for i in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("collate", "records"),
+    [(padded_to_the_longest, TEXTS), (all_or_nothing, NUMBERS), (padded_in_the_last_dimension, SOUNDS)],
+)
+def test_a_collate_function_is_tried_on_records_unlike_the_public_ones(collate, records):
+    with pytest.raises(ConfigurationError, match=r"mixes records.*padding them to the longest of the batch"):
+        check_collate(DataLoader(records, collate_fn=collate), records)
+
+
+@pytest.mark.parametrize(
+    ("collate", "records"),
+    [(padded_to_ten, TEXTS), (without_what_is_not_finite, NUMBERS), (lambda batch: default_collate(batch), SOUNDS)],
+)
+def test_what_a_collate_function_does_to_each_record_is_fine(collate, records):
+    check_collate(DataLoader(records, collate_fn=collate), records)
+
+
+def test_a_transfer_hook_that_clears_a_batch_is_refused(tmp_path):
+    def cleared(module, x):
+        return x if torch.isfinite(x).all() else torch.zeros_like(x)
+
+    with pytest.raises(ConfigurationError, match="on_after_batch_transfer mixes records"):
+        trainer(tmp_path, strategy()).fit(Changes(after=cleared), loader())
+
+
+Pair = namedtuple("Pair", "x y")
+
+
+def test_extreme_values_keep_structure_shape_and_type():
+    batch = {"x": torch.zeros(3, 2, dtype=torch.float16), "y": np.zeros(3, np.uint8), "names": ["a", "b", "c"]}
+    found = list(extreme_batches(batch, row=1))
+    assert len(found) == 8 + 3 + 1
+    for one in found:
+        assert (one["x"].shape, one["x"].dtype, one["y"].dtype) == ((3, 2), torch.float16, np.uint8)
+        assert not one["x"][[0, 2]].any()
+        assert not one["y"][[0, 2]].any()
+        assert one["names"][::2] == ["a", "c"]
+    assert sum(bool(torch.isinf(one["x"][1]).all()) for one in found) == 4, "1e30 is too large for half precision"
+    assert found[-1]["names"] == ["a", "", "c"]
+    record = Pair({"x": torch.ones(2), "flag": True}, 3)
+    assert all(isinstance(one, Pair) for one in extreme_records(record))
+    assert [one.y for one in extreme_records(record)][-3:] == [0, -1, -100]
+    assert record.x["flag"] is True
+
+
+def test_shorter_records_are_cut_one_value_at_a_time_and_as_a_whole():
+    record = {"sound": torch.ones(4, 6), "text": "abcd", "tokens": [1, 2, 3, 4], "label": 3}
+    shapes = [(tuple(one["sound"].shape), one["text"], len(one["tokens"])) for one in shorter_records(record)]
+    assert shapes == [
+        ((2, 6), "abcd", 4),
+        ((4, 3), "abcd", 4),
+        ((4, 6), "ab", 4),
+        ((4, 6), "abcd", 2),
+        ((2, 6), "ab", 2),
+        ((4, 3), "ab", 2),
+    ]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from lightning_gep.gradients.snapshot import Snapshot
+from lightning_gep.gradients.snapshot import Snapshot, reachable
 
 
 class Plain:
@@ -58,14 +58,6 @@ class Model(nn.Module):
         self.data = TensorDataset(torch.zeros(2))
 
 
-def set_class(model: Model) -> None:
-    Plain.best = 2.0
-
-
-def add_to_class(model: Model) -> None:
-    Plain.later = 2.0  # type: ignore[attr-defined]
-
-
 CHANGES = {
     "object": lambda m: m.tracker.losses.append(1.0),
     "object in an object": lambda m: setattr(m.tracker.inner, "value", 2),
@@ -85,8 +77,8 @@ CHANGES = {
     "closure": lambda m: m.function(2.0),
     "partial": lambda m: m.partial(2.0),
     "class attribute": lambda m: Plain.shared.append(1.0),
-    "class": set_class,
-    "new in the class": add_to_class,
+    "class": lambda m: setattr(Plain, "best", 2.0),
+    "new in the class": lambda m: setattr(Plain, "later", 2.0),
     "mode": lambda m: m.eval(),
     "hook": lambda m: m.layer.register_forward_hook(m.tracker.note),
     "attribute of a parameter": lambda m: setattr(m.layer.weight, "last", 2),
@@ -98,7 +90,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_what_has_changed_is_put_back_wherever_it_is(change: Any) -> None:
     model = Model()
-    before = Snapshot(model)
+    before = Snapshot(reachable(model))
     assert not before.put_back()
     change(model)
     assert before.put_back()
@@ -118,7 +110,7 @@ def test_what_has_changed_is_put_back_wherever_it_is(change: Any) -> None:
 
 def test_what_others_look_after_is_followed_but_not_put_back() -> None:
     model = Model()
-    before = Snapshot(model, apart=[model.layer.weight])
+    before = Snapshot(pair for pair in reachable(model) if pair[1] is not model.layer.weight)
     model.layer.weight.data.fill_(3.0)
     model.layer.weight.last = 2  # type: ignore[attr-defined]
     model.layer.bias.data.fill_(3.0)
@@ -132,7 +124,7 @@ def test_what_a_hook_keeps_is_reached_through_the_hook() -> None:
     layer, keeper = nn.Linear(2, 2), Plain(inputs=[])
     layer.register_forward_hook(lambda part, inputs, output: keeper.inputs.append(inputs))
     layer.register_forward_pre_hook(keeper.note)
-    before = Snapshot(layer)
+    before = Snapshot(reachable(layer))
     layer(torch.ones(1, 2))
     assert before.put_back()
     assert vars(keeper) == {"inputs": []}
@@ -140,14 +132,14 @@ def test_what_a_hook_keeps_is_reached_through_the_hook() -> None:
 
 def test_data_sets_are_not_copied() -> None:
     model = Model()
-    before = Snapshot(model)
+    before = Snapshot(reachable(model))
     model.data.tensors[0].fill_(1.0)
     assert not before.put_back()
 
 
 def test_a_tensor_of_another_shape_is_put_back() -> None:
     holder = Plain(values=torch.ones(2))
-    before = Snapshot(holder)
+    before = Snapshot(reachable(holder))
     holder.values.data = torch.zeros(3)
     before.put_back()
     assert holder.values.tolist() == [1.0, 1.0]

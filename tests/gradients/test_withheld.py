@@ -33,15 +33,12 @@ def test_kind_and_line_are_told_and_nothing_else():
     assert raised.value.__cause__ is None
 
 
-def test_it_is_passed_on_if_asked_for():
-    with pytest.raises(ValueError, match=str(SECRET)):
-        withheld(fails, "training_step", reveal=True)
-
-
-def test_our_own_errors_stay_as_they_are():
+def test_errors_are_passed_on_if_asked_for_and_our_own_always():
     def refuses():
         raise ConfigurationError("use less")
 
+    with pytest.raises(ValueError, match=str(SECRET)):
+        withheld(fails, "training_step", reveal=True)
     with pytest.raises(ConfigurationError, match="use less"):
         withheld(refuses, "training_step", reveal=False)
 
@@ -57,25 +54,17 @@ class Reads(Dataset):
 
     def __getitem__(self, index):
         if index == 1 and torch.utils.data.get_worker_info() is not None:
-            raise ValueError(f"the value is {SECRET}")
+            fails()
         return torch.randn(FEATURES), 0
 
 
-class Hook(Classifier):
-    def on_before_batch_transfer(self, batch, dataloader_idx):
-        return self.fail(batch, "before")
-
-    def on_after_batch_transfer(self, batch, dataloader_idx):
-        return self.fail(batch, "after")
-
-    def __init__(self, where):
-        super().__init__()
-        self.where = where
-
-    def fail(self, batch, where):
-        if where == self.where and (batch[1] == SECRET).any():
-            raise ValueError(f"the value is {SECRET}")
+def fails_in(hook):
+    def fail(self, batch, dataloader_idx):
+        if (batch[1] == SECRET).any():
+            fails()
         return batch
+
+    return type("Hook", (Classifier,), {hook: fail})
 
 
 CASES = {
@@ -86,8 +75,10 @@ CASES = {
         "training_step failed on private records: RuntimeError at .*toys",
     ),
     "in a worker": (Classifier, Reads, 1, r"Reading a batch failed on private records: ValueError"),
-    "before": (lambda: Hook("before"), with_a_bad_label, 0, r"on_before_batch_transfer failed .* ValueError at"),
-    "after": (lambda: Hook("after"), with_a_bad_label, 0, r"on_after_batch_transfer failed .* ValueError at"),
+    **{
+        hook: (fails_in(hook), with_a_bad_label, 0, rf"{hook} failed .* ValueError at")
+        for hook in ("on_before_batch_transfer", "on_after_batch_transfer")
+    },
 }
 
 

@@ -16,8 +16,6 @@ def named(panel):
     """The metrics and settings that a chart needs, as `summary:…`, `config:…` or, of rows, `history:…`."""
     config = panel["config"]
     found = {f"history:{name}" for name in config.get("metrics", [])}
-    if panel["viewType"] == "Bar Chart":
-        found = {name.replace("history:", "summary:") for name in found} | {f"config:{config['groupBy']}"}
     if panel["viewType"] == "Run History Line Plot":
         found.add(f"history:{config['xAxis']}")
     if panel["viewType"] == "Scatter Plot":

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.loggers.tensorboard import tensorboard_logger
+from lightning_gep.loggers.tensorboard import PrivateTensorBoardLogger
 from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyMonitor
 from tests.toys import Classifier, loader, strategy, trainer
 
@@ -27,7 +27,7 @@ def written(directory):
 
 
 def train(directory, callbacks=(), **settings):
-    logger = tensorboard_logger(str(directory), name="tensorboard", version="")
+    logger = PrivateTensorBoardLogger(str(directory), name="tensorboard", version="")
     logger.log_hyperparams(CONFIG)
     fit = trainer(
         directory,
@@ -97,4 +97,4 @@ def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ConfigurationError, match=r"pip install 'lightning-gep\[tensorboard\]'"):
-        tensorboard_logger(str(tmp_path))
+        PrivateTensorBoardLogger(str(tmp_path))

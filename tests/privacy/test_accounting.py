@@ -15,7 +15,6 @@ from lightning_gep.privacy.accounting import (
     EpsilonCurve,
     SampledGaussian,
     check_delta,
-    delta,
     epsilon,
 )
 from lightning_gep.privacy.calibration import calibrate
@@ -77,7 +76,6 @@ def test_at_a_tiny_delta_rounding_never_makes_epsilon_too_small():
     assert 1e-15 < exact < 1e-13
     events = [(SampledGaussian(1.0, sigma), steps)]
     assert eps <= epsilon(events, exact) <= 1.1 * eps
-    assert delta(events, eps) >= exact
     assert EpsilonCurve(events[0][0], exact, "pld", 2 * steps)(steps) >= eps
 
 
@@ -158,8 +156,6 @@ def test_the_limits():
     silent = SampledGaussian(0.01, 0.0)
     assert epsilon([], 1e-5) == epsilon([(some, 0)], 1e-5) == 0.0
     assert epsilon([(silent, 1), (some, 5)], 1e-5) == math.inf
-    assert delta([(silent, 1)], 3.0) == 1.0
-    assert delta([], 3.0) == 0.0
     assert 50 < epsilon([(SampledGaussian(0.5, 0.1), 1000)], 1e-5) < math.inf
 
 
@@ -173,7 +169,6 @@ def test_the_limits():
         (lambda: check_delta(2e-3, 500), r"delta=0.002 is not below 1/N = 0.002 for N=500.*Use delta=1e-03"),
         (lambda: check_delta(0.0), r"delta must lie between 0 and 1, but it is 0.0"),
         (lambda: check_delta(1), r"delta must lie between 0 and 1, but it is 1"),
-        (lambda: delta([], -1.0), r"epsilon must be a finite number 0 or more, but it is -1.0"),
     ],
 )
 def test_bad_values_are_explained(call, message):

@@ -40,7 +40,7 @@ def test_steps_are_counted_as_the_strategy_counts_them(changes):
         ({"max_epochs": 0}, "max_epochs must be"),
         ({"max_steps": 0}, "max_steps must be"),
         ({"batch_size": 0}, "batch_size must be"),
-        ({"limit_train_batches": 0.001}, "leaves no step"),
+        ({"limit_train_batches": 0.001}, "limit_train_batches=0.001 must be .* leaves at least one"),
         ({"limit_train_batches": 1.5}, "limit_train_batches=1.5 must be"),
         ({"limit_train_batches": True}, "limit_train_batches=True must be"),
         ({"num_records": 0}, "records must be"),

@@ -23,7 +23,7 @@ def test_every_record_is_in_with_probability_q_independently():
     poisson = sampler(n, batch)
     for step in range(steps):
         drawn = poisson.draw(step)
-        assert drawn == sorted(set(drawn))
+        assert len(drawn) == len(set(drawn))
         counts[drawn] += 1
         sizes.append(len(drawn))
         member = np.zeros(n, dtype=bool)
@@ -88,12 +88,20 @@ def test_prefetching_workers_do_not_shift_the_draws(workers):
     assert seen == [poisson.draw(step) for step in range(12)]
 
 
+def test_the_order_of_a_batch_is_random():
+    """In increasing order one more record would move all later ones to another position."""
+    poisson = sampler()
+    draws = [draw for draw in (poisson.draw(step) for step in range(2000)) if len(draw) > 1]
+    rising = sum(first < second for first, second, *_ in draws)
+    assert abs(rising - len(draws) / 2) < 5 * (len(draws) / 4) ** 0.5
+
+
 def test_the_ranks_share_one_draw():
     secret = Secret()
     whole = sampler(secret=secret)
     parts = [sampler(secret=Secret(secret.reveal()), rank=r, world_size=3) for r in range(3)]
     for step, shares in zip(range(20), zip(*parts, strict=True), strict=True):
-        assert sorted(index for share in shares for index in share) == whole.draw(step)
+        assert [index for share in shares for index in share] == whole.draw(step)
 
 
 def test_a_record_goes_to_a_rank_by_itself():
@@ -128,15 +136,6 @@ def test_a_seeded_secret_repeats():
     assert sampler(secret=seeded_secret(1)).draw(3) != sampler(secret=seeded_secret(2)).draw(3)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: sampler(n=10, batch=11), r"batch size 11 is above the number of records 10 \(sampling rate q > 1\)"),
-        (lambda: sampler(n=0), "num_records must be a whole number above 0"),
-        (lambda: sampler(batch=0), "expected_batch_size must be a whole number above 0"),
-        (lambda: Secret(b"short"), "has 32 bytes, not 5"),
-    ],
-)
-def test_bad_settings_are_explained(call, message):
-    with pytest.raises(ConfigurationError, match=message):
-        call()
+def test_a_short_secret_is_refused():
+    with pytest.raises(ConfigurationError, match="has 32 bytes, not 5"):
+        Secret(b"short")

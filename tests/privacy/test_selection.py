@@ -1,21 +1,28 @@
-"""What several runs on the same records cost together."""
+"""What several runs on the same records cost: composed, and as the best of a random number of runs."""
 
+import itertools
 import math
-import time
+import random
+from collections import Counter
 from dataclasses import replace
 
+import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
-from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp import RdpAccountant, compute_epsilon, rdp_privacy_accountant
+from scipy import integrate, stats
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.accounting import LARGEST_TIGHT_EPSILON, Rdp, SampledGaussian, epsilon
+from lightning_gep.privacy.accounting import Rdp, SampledGaussian, epsilon
+from lightning_gep.privacy.card.sweep import sweep_selection
 from lightning_gep.privacy.ledger import read
-from lightning_gep.privacy.repetitions import Distribution, repeat_and_select_cost
 from lightning_gep.privacy.rounding import shown_epsilon
-from lightning_gep.privacy.selection import RunCost, composed_cost, single_selection, sweep_selection
+from lightning_gep.privacy.selection import SYSTEM_RANDOM, Distribution, RunCost, composed_cost, repeat_and_select_cost
 from tests.cards import a_card, account
 
+INF = math.inf
+SHAPES = [INF, 0.0, 0.5, 1.0, 4.0]
 A, B = SampledGaussian(0.02, 1.5), SampledGaussian(0.05, 3.0)
 RUN = RunCost(A, 300, 300, 1e-5)
 OTHER = RunCost(B, 100, 120, 1e-5)
@@ -54,22 +61,12 @@ def test_merged_events_cost_at_least_as_much_and_little_more(event):
     assert exact <= composed_cost([history], 1e-5, "rdp") <= 1.15 * exact
 
 
-@pytest.mark.slow
-def test_three_hundred_different_runs_are_counted_in_seconds():
-    histories = [[(SampledGaussian(0.02, 4.0 + i / 40), 100)] for i in range(300)]
-    start = time.process_time()
-    found = composed_cost(histories, 1e-5, "pld")
-    assert time.process_time() - start < 20
-    assert 1 < found < LARGEST_TIGHT_EPSILON
-
-
-def test_a_grid_is_a_composition():
-    block = sweep_selection([RUN, OTHER], rule="grid")
+def test_a_sweep_is_a_composition():
+    block = sweep_selection([RUN, OTHER])
     total = composed_cost([[(A, 300)], [(B, 100)]], 1e-5, "pld")
     assert (block["epsilon"], block["delta"]) == (total, 1e-5)
     assert (block["runs"], block["rule"], block["accountant"], block["complete"]) == (2, "composition", "pld", True)
     assert f"all of them were paid for: ε = {shown_epsilon(total)} at δ = 1e-5" in block["explanation"]
-    assert sweep_selection([RUN, OTHER], rule="composition") == block
 
 
 def test_the_smallest_delta_of_the_runs_holds_for_all():
@@ -98,15 +95,15 @@ def test_a_job_that_released_nothing_leaves_the_sweep_incomplete():
 
 @pytest.mark.parametrize("bad", [replace(RUN, private=False), RunCost.without_privacy(10, ended=True)])
 def test_one_run_that_is_not_private_spoils_the_sweep(bad):
-    for rule, repetitions in (("composition", None), ("repeat_and_select", {"mean": 3, "shape": 1})):
-        block = sweep_selection([RUN, bad], rule=rule, repetitions=repetitions)
+    for repetitions in (None, {"mean": 3, "distribution": "geometric"}):
+        block = sweep_selection([RUN, bad], repetitions=repetitions)
         assert block["epsilon"] == "inf"
         assert "not private" in block["explanation"]
 
 
-@pytest.mark.parametrize("repetitions", [{"mean": 10, "shape": "inf"}, {"mean": 10, "distribution": "poisson"}])
-def test_a_random_number_of_runs_is_repeat_and_select_and_stays_unknown(repetitions):
-    block = sweep_selection([RUN, OTHER], rule="repeat_and_select", repetitions=repetitions)
+def test_a_random_number_of_runs_is_repeat_and_select_and_stays_unknown():
+    repetitions = {"mean": 10, "distribution": "poisson"}
+    block = sweep_selection([RUN, OTHER], repetitions=repetitions)
     # The second run was planned for 120 steps: another of its kind could have made them.
     assert block["epsilon"] == repeat_and_select_cost([(A, 300), (B, 120)], 1e-5, Distribution(10, math.inf))
     assert block["runs"] is None
@@ -119,31 +116,18 @@ def test_a_random_number_of_runs_is_repeat_and_select_and_stays_unknown(repetiti
     }
     assert any("not even how many there were" in line for line in block["conditions"])
     assert "if no other setting on the list costs more" in block["explanation"]
-    more = sweep_selection([RUN, OTHER] * 5, rule="repeat_and_select", repetitions=repetitions)
+    more = sweep_selection([RUN, OTHER] * 5, repetitions=repetitions)
     assert more == block, "the block must not tell how many runs there were"
 
 
 def test_settings_that_were_not_drawn_count_too():
     costly = {"sample_rate": 0.1, "noise_multiplier": 1.0, "steps": 300}
-    repetitions = {"mean": 10, "shape": 1, "candidates": [costly]}
-    block = sweep_selection([RUN], rule="repeat_and_select", repetitions=repetitions)
+    repetitions = {"mean": 10, "distribution": "geometric", "candidates": [costly]}
+    block = sweep_selection([RUN], repetitions=repetitions)
     candidates = [(A, 300), (SampledGaussian(0.1, 1.0), 300)]
     assert block["epsilon"] == repeat_and_select_cost(candidates, 1e-5, Distribution(10, 1))
     assert block["repetitions"]["all_candidates_counted"]
     assert "no other setting on the list" not in block["explanation"]
-
-
-def test_repeat_and_select_needs_its_distribution():
-    with pytest.raises(ConfigurationError, match="needs the distribution"):
-        sweep_selection([RUN], rule="repeat_and_select")
-    with pytest.raises(ConfigurationError, match="rule='best' is not known"):
-        sweep_selection([RUN], rule="best")
-
-
-def test_a_single_run_says_that_other_runs_are_not_included():
-    block = single_selection(3.0, 1e-5, "pld", complete=True)
-    assert (block["runs"], block["rule"], block["epsilon"]) == (1, "single", 3.0)
-    assert "not included" in block["explanation"]
 
 
 def test_a_cost_is_the_same_from_a_card_and_from_a_ledger(tmp_path):
@@ -158,3 +142,132 @@ def test_a_cost_is_the_same_from_a_card_and_from_a_ledger(tmp_path):
     assert not RunCost.from_card(a_card(status="training")).ended
     assert RunCost.from_card(a_card(status="stopped")).ended
     assert not RunCost.from_card(a_card(generator="seeded")).private
+
+
+ONE = (SampledGaussian(0.02, 1.1), 500)
+
+
+def probability(count, mean, shape):
+    return dict(itertools.takewhile(lambda pair: pair[0] <= count, Distribution(mean, shape).probabilities())).get(
+        count, 0.0
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("mean", [1.0, 2.5, 20.0, 300.0])
+def test_one_candidate_costs_what_dp_accounting_says(shape, mean):
+    event = dp_accounting.SelfComposedDpEvent(ONE[0].to_dp_event(), ONE[1])
+    accountant = RdpAccountant(Rdp.ORDERS).compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(event, mean, shape))
+    expected = accountant.get_epsilon(1e-5)
+    assert repeat_and_select_cost([ONE], 1e-5, Distribution(mean, shape)) == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_several_candidates_cost_the_largest_rdp_at_each_order(shape):
+    # The curves cross: few steps with little noise cost more at large orders, many with much noise at small ones.
+    candidates = [(SampledGaussian(0.05, 0.8), 20), (SampledGaussian(0.02, 2.0), 5000)]
+    curves = [RdpAccountant(Rdp.ORDERS).compose(event.to_dp_event(), steps).rdp for event, steps in candidates]
+    assert (curves[0] > curves[1]).any()
+    assert (curves[0] < curves[1]).any()
+    one_run = np.maximum(*curves)
+    selected = rdp_privacy_accountant._compute_rdp_repeat_and_select(np.array(Rdp.ORDERS), one_run, 10.0, shape)
+    expected = compute_epsilon(Rdp.ORDERS, selected, 1e-5)[0]
+    found = repeat_and_select_cost(candidates, 1e-5, Distribution(10.0, shape))
+    assert found == pytest.approx(expected, rel=1e-8)
+    assert found >= max(repeat_and_select_cost([c], 1e-5, Distribution(10.0, shape)) for c in candidates)
+    assert repeat_and_select_cost(candidates * 3, 1e-5, Distribution(10.0, shape)) == found
+
+
+def density_of_the_largest(x, centre, sigma, mean, shape):
+    """Density at x of the largest of a random number of draws from N(centre, σ²), by the generating function."""
+    f, F = stats.norm.pdf(x, centre, sigma), stats.norm.cdf(x, centre, sigma)
+    if shape == INF:
+        return mean * f * np.exp(mean * (F - 1))
+    if shape == 1:
+        gamma = 1 / mean
+        return gamma * f / (1 - (1 - gamma) * F) ** 2
+    low, high = 1e-9, 1 - 1e-9  # γ by halving
+    for _ in range(200):
+        gamma = (low + high) / 2
+        low, high = (gamma, high) if (1 / gamma - 1) / math.log(1 / gamma) > mean else (low, gamma)
+    return (1 - gamma) / math.log(1 / gamma) * f / (1 - (1 - gamma) * F)
+
+
+@pytest.mark.parametrize("shape", [INF, 1.0, 0.0])
+@pytest.mark.parametrize("mean", [3.0, 50.0])
+def test_the_figure_holds_for_the_largest_of_gaussians_and_that_of_one_run_does_not(shape, mean):
+    sigma, delta = 2.0, 1e-5
+    x = np.linspace(-30, 31, 200_001)
+    sides = [density_of_the_largest(x, centre, sigma, mean, shape) for centre in (0.0, 1.0)]
+    for side in sides:
+        total = integrate.trapezoid(side, x)
+        assert total == pytest.approx(1 - math.exp(-mean) if shape == INF else 1, abs=1e-6)
+
+    def delta_at(eps):
+        return max(integrate.trapezoid(np.maximum(0, a - math.exp(eps) * b), x) for a, b in (sides, sides[::-1]))
+
+    run = (SampledGaussian(1.0, sigma), 1)
+    assert delta_at(repeat_and_select_cost([run], delta, Distribution(mean, shape))) <= delta
+    if mean == 50:
+        assert delta_at(epsilon([run], delta, "pld")) > delta
+
+
+def test_no_noise_in_any_candidate_is_no_privacy():
+    assert repeat_and_select_cost([ONE, (SampledGaussian(0.1, 0.0), 1)], 1e-5, Distribution(5, 1)) == INF
+
+
+def exact(shape, mean):
+    """The distribution from its definition, by scipy, with γ from dp-accounting."""
+    if shape == INF:
+        return lambda k: stats.poisson.pmf(k, mean)
+    gamma = rdp_privacy_accountant._gamma_truncated_negative_binomial(shape, mean, tolerance=1e-13)
+    if shape == 0:
+        return lambda k: stats.logser.pmf(k, 1 - gamma)
+    inner = stats.nbinom(shape, gamma)
+    return lambda k: inner.pmf(k) / (1 - inner.pmf(0)) if k > 0 else 0.0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("mean", [1.5, 8.0, 200.0])
+def test_the_probabilities_are_those_of_the_definition(shape, mean):
+    reference = exact(shape, mean)
+    for k in [0, 1, 2, 3, 10, 50, 300]:
+        assert probability(k, mean, shape) == pytest.approx(reference(k), rel=1e-6, abs=1e-15)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_draws_follow_the_probabilities(shape):
+    draws, mean, chance = 20_000, 4.0, random.Random(3)
+    seen = Counter(Distribution(mean, shape).draw(chance) for _ in range(draws))
+    bins = [k for k in range(60) if draws * probability(k, mean, shape) > 20]
+    expected = [draws * probability(k, mean, shape) for k in bins]
+    expected.append(draws - sum(expected))
+    observed = [seen[k] for k in bins]
+    observed.append(draws - sum(observed))
+    assert stats.chisquare(observed, expected).pvalue > 1e-4
+    assert (seen[0] > 0) == (shape == INF)
+    wrong = [draws * probability(k, 4.3, shape) for k in bins]
+    wrong.append(draws - sum(wrong))
+    assert stats.chisquare(observed, wrong).pvalue < 1e-4, "the test has to tell another mean from this one"
+
+
+def test_a_mean_of_one_is_one_run_and_extreme_draws_end():
+    assert {Distribution(1.0, shape).draw(random.Random(0)) for shape in (0.0, 1.0, 2.0)} == {1}
+
+    class Last(random.Random):
+        def random(self):
+            return 1 - 2**-53
+
+    for shape in SHAPES:
+        assert 10 < Distribution(10, shape).draw(Last()) < 10_000
+
+
+def test_the_default_draws_from_the_operating_system():
+    assert isinstance(SYSTEM_RANDOM, random.SystemRandom)
+    assert Distribution.draw.__defaults__ == (SYSTEM_RANDOM,)
+
+
+@pytest.mark.parametrize("mean", [0.5, math.nan, INF, 501])
+def test_an_impossible_mean_is_refused(mean):
+    with pytest.raises(ConfigurationError, match="mean number of runs must lie between 1 and 500"):
+        Distribution(mean, INF)

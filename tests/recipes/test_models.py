@@ -10,6 +10,7 @@ from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
 from recipes.data.digits import DigitsDataModule
 from recipes.models import schedules
+from recipes.models.cifar_cnn import CifarCNN
 from recipes.models.classifier import ImageClassifier
 from recipes.models.linear_probe import LinearProbe
 from recipes.models.mnist_cnn import MnistCNN
@@ -128,3 +129,11 @@ def test_a_model_with_fewer_classes_than_the_data_is_refused_before_any_step(tmp
 def test_a_network_says_what_it_takes(network, inputs, message):
     with pytest.raises(ConfigurationError, match=message):
         network(torch.zeros(inputs))
+
+
+def test_the_small_network_for_cifar10_has_the_size_it_says_and_he_scaled_convolutions():
+    network = CifarCNN()
+    assert sum(p.numel() for p in network.parameters()) == 61_162
+    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    for layer in (part for part in network.modules() if isinstance(part, nn.Conv2d)):
+        assert layer.weight.std().item() == pytest.approx((2 / (9 * layer.in_channels)) ** 0.5, rel=0.1)

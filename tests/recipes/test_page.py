@@ -26,6 +26,7 @@ from recipes.running.outcome import (
 from recipes.running.settings import settings_of
 from recipes.tables import PAIRS, TABLE1, TABLES, TUNING, runs_in_order
 from recipes.tables.ours import BEST, HELD_OUT
+from recipes.tables.paper import ACCURACY_AGAINST_K
 from recipes.tables.types import Run
 
 EXPERIMENTS = config_directory() / "experiment"
@@ -111,6 +112,13 @@ def test_the_page_has_means_with_their_spread_and_draws_what_there_is(tmp_path):
     assert all("<svg" in (tmp_path / picture).read_text() for picture in pictures)
     assert "- 4 runs: a processor, 2 cores, 8.0 GB; python 1.0, torch 1.0, " in written
     assert written.count("Not run.") == len(FIGURES)
+
+
+def test_a_table_with_nothing_but_its_baseline_has_no_picture(tmp_path):
+    baseline = ACCURACY_AGAINST_K.baseline[0]
+    nothing = {cell.name: [] for cell in ACCURACY_AGAINST_K.cells}
+    draw(ACCURACY_AGAINST_K, {baseline.cell.name: [result(baseline)], **nothing}, tmp_path)
+    assert not list(tmp_path.glob("*.svg"))
 
 
 def test_trials_are_judged_on_validation_images_and_never_on_test_images(tmp_path):

@@ -7,6 +7,7 @@ from lightning_gep.reporting.facts import (
     NOT_COVERED,
     best_run,
     best_sentences,
+    cells,
     composition_sentence,
     not_covered,
 )
@@ -19,10 +20,6 @@ def run(status="finished", validation=None, test=None, **more):
     known = {name: value for name, value in metrics.items() if value is not None}
     settings = {"epsilon": 2.0, "delta": 1e-5, "noise_multiplier": 1.0, "private": True, **more}
     return Run("job", status, metrics=known, **settings)
-
-
-def cells(run):
-    return {column.key: column.text(run) for column in COLUMNS}
 
 
 def test_the_best_run_is_private_finished_and_chosen_by_validation_accuracy():
@@ -62,7 +59,7 @@ def test_without_a_card_costs_are_added_up_where_they_are_known(runs, said):
 def test_what_is_not_covered_is_as_the_cards_say(tmp_path):
     write_run(tmp_path / "one")
     assert "values logged as nonprivate/…" in not_covered(load(tmp_path))
-    assert not_covered(Collection("x", [run()], [], [], [])) == NOT_COVERED
+    assert not_covered(Collection("x", [run()], [], [])) == NOT_COVERED
 
 
 def test_the_cells_of_a_run(tmp_path):

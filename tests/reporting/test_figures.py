@@ -89,17 +89,6 @@ def test_epsilon_over_training_meets_its_target_at_the_planned_step(tmp_path):
     assert [entry.label for entry in plot.legend] == ["ε = 2", "ε = 8"]
     target = next(trace for trace in plot.traces if trace["line"].get("width") == 1)
     assert (target["x"], target["y"]) == ([0.0, STEPS], [2.0, 2.0])
-    assert "Dashed" not in " ".join(plot.notes)
-
-
-def test_a_run_under_way_is_held_against_the_planned_curve(tmp_path):
-    write_run(tmp_path / "x", epsilon=2.0, status="interrupted", step=60)
-    plot = epsilon_over_training(load(tmp_path).runs)
-    planned = plot.traces[-1]
-    assert planned["line"]["dash"] == "dash"
-    assert planned["x"][-1] == STEPS
-    assert planned["y"][-1] == pytest.approx(2.0, abs=0.01)
-    assert "planned" in " ".join(plot.notes)
 
 
 def test_what_is_not_private_stands_apart(tmp_path):

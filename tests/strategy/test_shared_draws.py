@@ -21,6 +21,7 @@ from tests.toys import FEATURES, Classifier, records
 
 CHUNK = 4
 COPIES = 8 * CHUNK
+ROUNDING = 1e-5
 
 
 class Draws(Classifier):
@@ -83,7 +84,9 @@ def of_copies(gradients):
 
 
 def different(rows):
-    return len({tuple(row) for row in rows.tolist()})
+    """How many rows differ by more than rounding, which on some processors depends on the position in a chunk."""
+    near = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist") < ROUNDING
+    return int((near.int().argmax(1) == torch.arange(len(rows))).sum())
 
 
 def differ_within_chunks(rows):
@@ -139,7 +142,7 @@ def test_one_more_record_changes_no_other(draw, how):
         random.seed(1)
         np.random.seed(1)
         found.append(torch.cat(list(gradients.of_private((x[first:], y[first:])))))
-    assert torch.equal(found[0][1:], found[1])
+    torch.testing.assert_close(found[0][1:], found[1], rtol=0, atol=ROUNDING)
 
 
 OWN_GENERATORS = {

@@ -20,7 +20,7 @@ from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.functional import FunctionalGradients
 from lightning_gep.gradients.loop import LoopGradients
-from lightning_gep.gradients.snapshot import Snapshot
+from lightning_gep.gradients.snapshot import Snapshot, reachable
 from tests.strategy.test_strategy import plain_training
 from tests.toys import (
     CLASSES,
@@ -293,8 +293,8 @@ def test_no_chunk_of_a_microbatch_meets_what_was_kept_of_another():
     gradients = FunctionalGradients(module, module.training_step, ParameterGroups.from_module(module))
     batch = records(7).tensors
     module.log = lambda *_: None
-    expected = gradients(batch, chunk_size=None, put_back=Snapshot(module).put_back)
-    rows = gradients(batch, chunk_size=2, put_back=Snapshot(module).put_back)
+    expected = gradients(batch, chunk_size=None, put_back=Snapshot(reachable(module)).put_back)
+    rows = gradients(batch, chunk_size=2, put_back=Snapshot(reachable(module)).put_back)
     torch.testing.assert_close(rows, expected)
     assert module.total == 0.0
 
@@ -315,7 +315,7 @@ def test_in_a_loop_no_record_meets_what_was_kept_of_another():
     gradients = LoopGradients(module, module.training_step, ParameterGroups.from_module(module))
     x, y = records(5).tensors
     module.log = lambda *_: None
-    put_back = Snapshot(module).put_back
+    put_back = Snapshot(reachable(module)).put_back
     alone = torch.cat([gradients((x[i : i + 1], y[i : i + 1]), put_back=put_back) for i in range(5)])
     torch.testing.assert_close(gradients((x, y), chunk_size=4, put_back=put_back), alone, rtol=0, atol=0)
     assert not torch.equal(gradients((x, y)), alone), "without it they do"

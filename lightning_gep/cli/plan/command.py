@@ -1,11 +1,9 @@
 """`gep-plan`: noise, ε and their trade-offs for the settings of gep-train, before any training."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
 
 from lightning_gep.errors import ConfigurationError, missing_extra
 
@@ -28,25 +26,27 @@ MIN_STEPS, TOP, EPOCHS = 100, 5, [5, 10, 20, 40, 80]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Plan and print; a setting that cannot work is one line on stderr and exit code 2."""
-    options = make_parser().parse_intermixed_args(arguments)
+    parser = make_parser()
+    options = parser.parse_intermixed_args(arguments)
+    for name in ("batch_sizes", "epochs", "min_steps", "top"):
+        if getattr(options, name) is not None and not options.search:
+            parser.error(f"--{name.replace('_', '-')} belongs to a search. Add --search")
     try:
-        for name in ("batch_sizes", "epochs", "min_steps", "top"):
-            if getattr(options, name) is not None and not options.search:
-                raise ConfigurationError(f"--{name.replace('_', '-')} belongs to a search. Add --search.")
         if find_spec("hydra") is None or find_spec("rich") is None:
             raise missing_extra("cli", "gep-plan")
         from lightning_gep.cli.plan.run import run  # --help does not wait for Hydra and the accountants
 
         run(options)
     except ConfigurationError as error:
-        _give_up(str(error))
+        parser.exit(2, f"gep-plan: {error}\n")
     except OSError as error:
-        _give_up(f"{error.filename}: {error.strerror}. Give --html and --json a file that can be written.")
+        why = f"{error.filename}: {error.strerror}"
+        parser.exit(2, f"gep-plan: {why}. Give --html and --json a file that can be written.\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The options; everything else on the line is an override."""
-    parser = _Parser(
+    parser = argparse.ArgumentParser(
         prog="gep-plan",
         description=DESCRIPTION,
         epilog=EXAMPLES,
@@ -70,16 +70,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--html", type=Path, metavar="FILE", help="write one page with plots, which works offline")
     add("--json", type=Path, metavar="FILE", help="write the rows as JSON")
     return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        _give_up(f"{message}. See gep-plan --help.")
-
-
-def _give_up(message: str) -> NoReturn:
-    print(f"gep-plan: {message}", file=sys.stderr)
-    raise SystemExit(2)
 
 
 def _count(text: str) -> int:

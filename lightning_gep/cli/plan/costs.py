@@ -6,8 +6,8 @@ nor Lightning.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any
 
 from lightning_gep.errors import ConfigurationError
@@ -15,7 +15,6 @@ from lightning_gep.privacy import accounting
 from lightning_gep.privacy.accounting import CURVE_POINTS, EpsilonCurve, SampledGaussian
 from lightning_gep.privacy.calibration import noise_multiplier_for
 from lightning_gep.privacy.plan import PrivacyPlan
-from lightning_gep.privacy.release import Release
 from lightning_gep.privacy.run_size import RunSize
 from lightning_gep.strategy.settings import PrivacySettings
 
@@ -39,16 +38,6 @@ class NoisePlan:
     """The overrides that tell this run from the others it is compared with."""
 
     @property
-    def steps(self) -> int:
-        """Steps of the whole run."""
-        return self.size.steps
-
-    @property
-    def release(self) -> Release:
-        """Thresholds and σ of what a step releases."""
-        return self.plan.release
-
-    @property
     def noise_per_step(self) -> float:
         """√(k(S₁σ₁)² + p(S₂σ₂)²)/n̄; GP: √p·S·σ/n̄, B-GEP: √k·S₁σ₁/n̄.
 
@@ -60,43 +49,32 @@ class NoisePlan:
     @property
     def noise_of_mean(self) -> float:
         """Noise of the mean of all steps' gradients: independent noise averages out to noise per step / √steps."""
-        return self.noise_per_step / math.sqrt(self.steps)
+        return self.noise_per_step / math.sqrt(self.size.steps)
 
     @property
     def embedding_share(self) -> float:
-        """The embedding's share of the noise energy, k(S₁σ₁)² of the sum; 0 for GP, 1 for B-GEP."""
-        embedding, residual = self._energies
-        if embedding + residual == 0:
-            return 0.0 if self.release.embedding is None else 1.0 if self.release.residual is None else math.nan
-        return embedding / (embedding + residual)
-
-    @property
-    def epsilon_by_rdp(self) -> float:
-        """ε of the whole run by RDP, the looser bound."""
-        return _epsilon(self.plan.event, self.steps, self.plan.delta, "rdp")
+        """The embedding's share of the noise energy, k(S₁σ₁)² of the sum; 0 for GP, 1 for B-GEP, NaN without noise."""
+        return self._energies[0] / sum(self._energies) if sum(self._energies) else math.nan
 
     @property
     def records_read(self) -> int:
         """Expected number of records read in the whole run: its cost in computing."""
-        return self.steps * self.size.expected_batch_size
+        return self.size.steps * self.size.expected_batch_size
 
     def epsilon_over_steps(self, points: Iterable[int] | None = None) -> list[tuple[int, float]]:
         """ε after some numbers of steps (by default about 32 over the run), from the curve that the run reports from.
 
         That curve rounds up to its next grid point.
         """
-        stride = max(1, self.steps // CURVE_POINTS)
-        asked = [*range(stride, self.steps, stride), self.steps] if points is None else points
+        steps = self.size.steps
+        stride = max(1, steps // CURVE_POINTS)
         curve = _curve(self.plan.event, self.plan.delta, self.plan.accountant, self.plan.planned_steps)
-        return [(steps, curve(steps)) for steps in asked]
+        return [(at, curve(at)) for at in ([*range(stride, steps, stride), steps] if points is None else points)]
 
-    def epsilon_at_quarters(self) -> list[tuple[int, float]]:
-        """Steps and ε after a quarter, a half and three quarters of the run."""
-        return self.epsilon_over_steps([-(-self.steps * quarter // 4) for quarter in (1, 2, 3)])
-
-    def to_row(self) -> dict[str, Any]:
+    @cached_property
+    def row(self) -> dict[str, Any]:
         """Plain numbers and strings."""
-        embedding, residual = self.release.embedding, self.release.residual
+        embedding, residual = self.plan.release.embedding, self.plan.release.residual
         row = {
             "mechanism": self.mechanism,
             "labels": dict(self.labels),
@@ -104,12 +82,12 @@ class NoisePlan:
             "parameters": self.size.num_parameters,
             "batch_size": self.size.expected_batch_size,
             "epochs": self.size.epochs,
-            "steps": self.steps,
+            "steps": self.size.steps,
             "sample_rate": self.plan.sample_rate,
             "k": self.k,
             "private": self.private,
             "epsilon": self.epsilon,
-            "epsilon_by_rdp": self.epsilon_by_rdp,
+            "epsilon_by_rdp": _epsilon(self.plan.event, self.size.steps, self.plan.delta, "rdp"),
             "target_epsilon": self.plan.target_epsilon,
             "delta": self.plan.delta,
             "accountant": self.plan.accountant,
@@ -118,19 +96,20 @@ class NoisePlan:
             "sigma_residual": None if residual is None else residual.sigma,
             "clip_embedding": None if embedding is None else embedding.clip,
             "clip_residual": None if residual is None else residual.clip,
-            "clipping": self.release.clipping,
+            "clipping": self.plan.release.clipping,
             "noise_per_step": self.noise_per_step,
             "embedding_share": self.embedding_share,
             "noise_of_mean": self.noise_of_mean,
         }
         if self.plan.target_epsilon is None:
-            row["epsilon_at_quarters"] = [{"steps": at, "epsilon": value} for at, value in self.epsilon_at_quarters()]
+            quarters = self.epsilon_over_steps([-(-self.size.steps * quarter // 4) for quarter in (1, 2, 3)])
+            row["epsilon_at_quarters"] = [{"steps": at, "epsilon": value} for at, value in quarters]
         return row
 
     @property
     def _energies(self) -> tuple[float, float]:
         """Expected squared norm of the noise on the sums: of the embedding (k numbers), and of the residual (p)."""
-        embedding, residual = self.release.embedding, self.release.residual
+        embedding, residual = self.plan.release.embedding, self.plan.release.residual
         return (
             0.0 if embedding is None else (self.k or 0) * embedding.noise_std**2,
             0.0 if residual is None else self.size.num_parameters * residual.noise_std**2,
@@ -140,10 +119,8 @@ class NoisePlan:
 def plan_noise(settings: PrivacySettings, size: RunSize, labels: Mapping[str, str] | None = None) -> NoisePlan:
     """The plan of a run with these settings of GEPStrategy.
 
-    Raises:
-        ConfigurationError: For settings that the strategy would refuse, and for "auto", which is chosen on public data
-            only when training starts.
-
+    Raises ConfigurationError for settings that the strategy would refuse, and for "auto", which is chosen on public
+    data only when training starts.
     """
     for name in settings.chosen_on_public_data:
         raise ConfigurationError(
@@ -152,29 +129,27 @@ def plan_noise(settings: PrivacySettings, size: RunSize, labels: Mapping[str, st
             setting=name,
         )
 
-    def make(noise_multiplier: float | None) -> PrivacyPlan:
-        return settings.plan(
-            num_records=size.num_records,
-            batch_size=size.expected_batch_size,
-            steps=size.steps,
-            num_parameters=size.num_parameters,
-            noise_multiplier=noise_multiplier,
-        )
-
+    plan = privacy_plan(settings, size)
     if settings.epsilon is None:
-        plan = make(settings.noise_multiplier)
         spent = _epsilon(plan.event, size.steps, plan.delta, plan.accountant)
     else:
-        draft = make(0.0)  # all other mistakes are found before the slow calibration
-        sigma, spent = _calibrated(settings.epsilon, draft.delta, draft.sample_rate, size.steps, draft.accountant)
-        plan = replace(make(sigma), target_epsilon=settings.epsilon)
+        _, spent = noise_multiplier_for(settings.epsilon, plan.delta, plan.sample_rate, size.steps, plan.accountant)
     private = settings.private and plan.event.noise_multiplier > 0
     k = settings.k if settings.uses_basis else None
     return NoisePlan(plan, size, settings.mechanism, k, spent, private, labels or {})  # type: ignore[arg-type]
 
 
-# Mechanisms and thresholds that are compared share their σ, ε and curve.
-_calibrated = cache(noise_multiplier_for)
+def privacy_plan(settings: PrivacySettings, size: RunSize) -> PrivacyPlan:
+    """The plan that the strategy would make for a run of this size."""
+    return settings.plan(
+        num_records=size.num_records,
+        batch_size=size.expected_batch_size,
+        steps=size.steps,
+        num_parameters=size.num_parameters,
+    )
+
+
+# Mechanisms and thresholds that are compared share their ε and curve.
 _curve = cache(EpsilonCurve)
 
 

@@ -6,16 +6,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_gep.privacy.account import PrivacyAccount
-from lightning_gep.privacy.card import sentences
-from lightning_gep.privacy.card.figures import epsilon_planned, epsilon_spent
+from lightning_gep.privacy.accounting import epsilon
+from lightning_gep.privacy.card.rendering import sentence, sentences
 from lightning_gep.privacy.files import now
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import Part
 from lightning_gep.privacy.rounding import Figure, figure
-from lightning_gep.privacy.selection import single_selection
 
 FORMAT = 1
+TERMS = {
+    "definition": "(ε, δ)-differential privacy",
+    "unit": "one training record",
+    "neighbouring_relation": "adding or removing one record",
+}
 GRADIENT_STATISTICS = "… (statistics of gradients and clipping, where PrivacyMonitor logs them)"
+CONTINUED = " This run continued after that was counted."
+
+# Cards on disk hold these reasons, and later fits of a run compare with them: do not reword.
+NO_NOISE = "no noise is added"
+INFINITE_CLIP = "a clipping threshold is infinite, so one record can change a sum without limit"
+NO_BOUND = "the accountant proves no finite ε"
+SEEDED = "sampling and noise follow a seed and can be repeated"
+SEEDED_BEFORE = "an earlier part of this run followed a seed that can be repeated"
+
+Figures = dict[str, Figure]
+"""Accountant → ε; None where it was not computed."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +62,11 @@ class RunFacts:
 def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str, Any]:
     """The card of a run as of now."""
     plan, ended = account.plan, status != "training"
-    not_private = why_not_private(account, facts)
-    figures = epsilon_spent(account, private=not not_private, ended=ended)
+    not_private = _why_not_private(account, facts)
+    figures = _epsilon_spent(account, private=not not_private, ended=ended)
     spent = figures[plan.accountant]
     if spent == "inf" and not not_private:
-        not_private = [sentences.NO_BOUND]
+        not_private = [NO_BOUND]
     carried = 0 if account.ledger is None else account.ledger.content.carried
     return {
         "format": FORMAT,
@@ -60,19 +75,21 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
         "written": now().replace("+00:00", "Z"),
         "status": status,
         "guarantee": {
-            "statement": sentences.statement(spent, plan.delta, not_private, None if ended else _progress(account)),
-            "definition": sentences.DEFINITION,
+            "statement": sentence(
+                "statement",
+                **{"spent": spent, "delta": plan.delta, "not_private": not_private},
+                **{"ended": ended, "steps": account.steps, "planned": plan.planned_steps},
+            ),
+            **TERMS,
+            "trust_model": sentence("trust_model"),
             "private": not not_private,
             "not_private_because": not_private,
-            "unit": sentences.UNIT,
-            "neighbouring_relation": sentences.NEIGHBOURING_RELATION,
-            "trust_model": sentences.TRUST_MODEL,
             "delta": plan.delta,
             "accountant": plan.accountant,
             "target_epsilon": plan.target_epsilon,
             "epsilon_spent": figures,
-            "epsilon_planned": epsilon_planned(account, figures),
-            "composition": sentences.COMPOSITION,
+            "epsilon_planned": _epsilon_planned(account, figures),
+            "composition": sentence("composition"),
         },
         "mechanism": dict(facts.mechanism),
         "sampling": {
@@ -88,58 +105,38 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
             "carried": carried,
         },
         "public_data": None if facts.public_data is None else dict(facts.public_data),
-        "released": sentences.released(
-            uses_public_data=facts.mechanism.get("num_anchors") is not None, private=not not_private
+        "released": sentences(
+            "released", private=not not_private, uses_public_data=facts.mechanism.get("num_anchors") is not None
         ),
-        "not_covered": sentences.not_covered(
-            logged=facts.logged,
-            left=facts.left,
-            log_nonprivate=facts.log_nonprivate,
-            has_public_data=facts.public_data is not None,
-            carried_steps=carried if carried or account.trusted else None,
-            builds_on=account.builds_on,
-        ),
+        "not_covered": not_covered(account, facts, carried),
         "logs": {
             "log_nonprivate": facts.log_nonprivate,
             "logged_by_training_step": list(facts.logged),
             "left_unprotected": facts.left,
         },
-        "utility": sentences.UTILITY,
-        "selection": _selection(spent, account.plan, facts.selection_before, ended=ended),
+        "utility": sentence("utility"),
+        "selection": _selection(spent, plan, facts.selection_before, ended=ended),
         "randomness": {
             "generator": facts.generator,
-            "secret": not {sentences.SEEDED, sentences.SEEDED_BEFORE} & {*not_private},
-            "explanation": sentences.randomness(facts.generator, facts.device),
+            "secret": not {SEEDED, SEEDED_BEFORE} & {*not_private},
+            "explanation": sentence("randomness", generator=facts.generator, device=facts.device),
         },
         "software": {**facts.software, "device": facts.device, "processes": facts.processes},
     }
 
 
-def _selection(spent: Figure, plan: PrivacyPlan, before: Mapping[str, Any] | None, *, ended: bool) -> dict[str, Any]:
-    """The run alone; or what a sweep counted before the run continued, which is then no longer complete."""
-    if before is None:
-        return single_selection(spent, plan.delta, plan.accountant, complete=ended)
-    words = str(before["explanation"]).removesuffix(sentences.CONTINUED)
-    return {**before, "complete": False, "explanation": words + sentences.CONTINUED}
-
-
-def why_not_private(account: PrivacyAccount, facts: RunFacts) -> list[str]:
-    """Every reason why the run is not private; none if it is."""
-    reasons = []
-    if account.noise_multiplier == 0:
-        reasons.append(sentences.NO_NOISE)
-    if any(math.isinf(part.clip) for part in account.plan.release.parts):
-        reasons.append(sentences.INFINITE_CLIP)
-    if facts.generator == "seeded":
-        reasons.append(sentences.SEEDED)
-    elif not account.private or sentences.SEEDED in facts.not_private_before:
-        reasons.append(sentences.SEEDED_BEFORE)
-    return list(dict.fromkeys((*reasons, *(r for r in facts.not_private_before if r != sentences.SEEDED))))
-
-
-def _progress(account: PrivacyAccount) -> str:
-    planned = account.plan.planned_steps
-    return f"{account.steps} of {planned} steps" if planned else f"{account.steps} steps"
+def not_covered(account: PrivacyAccount, facts: RunFacts, carried: int) -> list[str]:
+    """What ε does not cover: what training logged, and all that no mechanism on gradients can protect."""
+    return sentences(
+        "not_covered",
+        logged=facts.logged,
+        left=facts.left,
+        log_nonprivate=facts.log_nonprivate,
+        has_public_data=facts.public_data is not None,
+        lost_ledger=carried > 0 or account.trusted,
+        carried=carried,
+        builds_on=account.builds_on,
+    )
 
 
 def release_section(plan: PrivacyPlan) -> dict[str, Any]:
@@ -147,14 +144,15 @@ def release_section(plan: PrivacyPlan) -> dict[str, Any]:
     release = plan.release
     names = {"embedding": release.embedding, "residual" if release.embedding else "gradient": release.residual}
     bounds = [f"the {name} by at most {part.clip:g}" for name, part in names.items() if part is not None]
-    together = "; with joint clipping the two share one bound" if release.clipping == "joint" else ""
+    joint = release.clipping == "joint"
     return {
         "noise_multiplier": release.noise_multiplier,
         "clipping": release.clipping,
         "embedding": _part(release.embedding),
         "residual": _part(release.residual),
-        "sensitivity": f"One record changes the sum of {' and of '.join(bounds)} in Euclidean norm{together}; sums are "
-        f"divided by the fixed {plan.expected_batch_size}, whatever was drawn.",
+        "sensitivity": sentence(
+            "sensitivity", bounds=bounds, joint=joint, expected_batch_size=plan.expected_batch_size
+        ),
     }
 
 
@@ -162,3 +160,76 @@ def _part(part: Part | None) -> dict[str, Any] | None:
     if part is None:
         return None
     return {"clip": figure(part.clip), "sigma": part.sigma, "noise_std": part.noise_std}
+
+
+def _why_not_private(account: PrivacyAccount, facts: RunFacts) -> list[str]:
+    """Every reason why the run is not private; none if it is."""
+    reasons = []
+    if account.noise_multiplier == 0:
+        reasons.append(NO_NOISE)
+    if any(math.isinf(part.clip) for part in account.plan.release.parts):
+        reasons.append(INFINITE_CLIP)
+    if facts.generator == "seeded":
+        reasons.append(SEEDED)
+    elif not account.private or SEEDED in facts.not_private_before:
+        reasons.append(SEEDED_BEFORE)
+    return list(dict.fromkeys((*reasons, *(r for r in facts.not_private_before if r != SEEDED))))
+
+
+def _epsilon_spent(account: PrivacyAccount, *, private: bool, ended: bool) -> Figures:
+    """ε spent, by PLD, RDP and the plan's own accountant; "inf" if the run is not private.
+
+    RDP is cheap, and the plan's own figure is the account's. PLD, where it is not the plan's own, takes a query, so it
+    waits until the run has `ended`.
+    """
+    own = account.plan.accountant
+
+    def spent(name: str) -> Figure:
+        if not private:
+            return "inf"
+        if name == own:
+            return figure(account.epsilon())
+        return _asked(account, account.steps, name) if name == "rdp" or ended or account.steps == 0 else None
+
+    return {name: spent(name) for name in dict.fromkeys(("pld", "rdp", own))}
+
+
+def _epsilon_planned(account: PrivacyAccount, spent: Figures) -> Figures | None:
+    """ε at the end of the plan, given what has been spent; None for a plan without an end.
+
+    With a target the account needs the plan's own figure anyway; without one it is computed only by RDP.
+    """
+    plan, steps = account.plan, account.plan.planned_steps
+    if steps is None:
+        return None
+
+    def planned(name: str, so_far: Figure) -> Figure:
+        if account.steps == steps or so_far == "inf":
+            return so_far
+        if name == "rdp":
+            return _asked(account, steps, name)
+        own = name == plan.accountant and plan.target_epsilon is not None
+        return figure(account.epsilon_after(steps)) if own else None
+
+    return {name: planned(name, so_far) for name, so_far in spent.items()}
+
+
+def _asked(account: PrivacyAccount, steps: int, accountant: str) -> Figure:
+    return figure(epsilon([(account.plan.event, steps)], account.delta, accountant))
+
+
+def _selection(spent: Figure, plan: PrivacyPlan, before: Mapping[str, Any] | None, *, ended: bool) -> dict[str, Any]:
+    """The run alone; or what a sweep counted before the run continued, which is then no longer complete."""
+    if before is not None:
+        words = str(before["explanation"]).removesuffix(CONTINUED)
+        return {**before, "complete": False, "explanation": words + CONTINUED}
+    return {
+        "runs": 1,
+        "rule": "single",
+        "epsilon": spent,
+        "delta": plan.delta,
+        "accountant": plan.accountant,
+        "explanation": sentence("single"),
+        "complete": ended,
+        "conditions": sentences("single_conditions"),
+    }

@@ -3,25 +3,22 @@
 import os
 import platform
 import subprocess
-from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-PACKAGES = {
-    "lightning_gep": "lightning-gep",
-    "torch": "torch",
-    "lightning": "lightning",
-    "opacus": "opacus",
-    "dp_accounting": "dp-accounting",
-    "numpy": "numpy",
-}
-SECONDS_FOR_GIT = 5.0
+PACKAGES = ("lightning_gep", "torch", "lightning", "opacus", "dp_accounting", "numpy")
 
 
 def software() -> dict[str, Any]:
     """Versions, git revision and kind of machine. Neither a path nor a name of machine or user is among them."""
     revision, dirty = git_revision()
-    return {**_versions(), "git_revision": revision, "git_dirty": dirty, "platform": _platform()}
+    return {
+        "python": platform.python_version(),
+        **{package: _version(package) for package in PACKAGES},
+        "git_revision": revision,
+        "git_dirty": dirty,
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
 
 
 def git_revision() -> tuple[str | None, bool | None]:
@@ -30,15 +27,9 @@ def git_revision() -> tuple[str | None, bool | None]:
     Files that git does not track do not count as a difference: a run's own outputs are such files.
     """
     command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules=none"]
+    unlocked = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # looking must not get in the way of a commit
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_FOR_GIT,
-            check=True,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # looking must not get in the way of a commit
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True, env=unlocked)
     except (OSError, subprocess.SubprocessError):
         return None, None
     lines = done.stdout.splitlines()
@@ -48,17 +39,8 @@ def git_revision() -> tuple[str | None, bool | None]:
     return revision, any(not line.startswith("#") for line in lines)
 
 
-@lru_cache(maxsize=1)
-def _versions() -> dict[str, str | None]:
-    return {"python": platform.python_version(), **{name: _version(package) for name, package in PACKAGES.items()}}
-
-
 def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _platform() -> str:
-    return f"{platform.system()} {platform.machine()}"

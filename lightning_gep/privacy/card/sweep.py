@@ -1,41 +1,115 @@
-"""The content of a sweep's card: its runs, and what all of them cost together."""
+"""What several runs on the same records cost together, as cards state it: the selection block, and a sweep's card."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_gep.privacy.card import sentences
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.privacy.accounting import LARGEST_TIGHT_EPSILON, SampledGaussian
+from lightning_gep.privacy.card.content import FORMAT, TERMS
+from lightning_gep.privacy.card.rendering import sentence, sentences
 from lightning_gep.privacy.files import now
+from lightning_gep.privacy.rounding import figure
+from lightning_gep.privacy.selection import SHAPES, Distribution, RunCost, composed_cost, repeat_and_select_cost
 
 Card = Mapping[str, Any]
+
+
+def sweep_selection(costs: Sequence[RunCost | None], *, repetitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The selection block of a sweep's card: of all runs composed or, with `repetitions`, of repeat and select.
+
+    ε is given at the smallest δ of the runs, so it holds at each run's own δ. A run that has not ended counts as long
+    as it was planned. With `repetitions` the block does not say how many runs there were: it is published with the
+    selected run, and its ε holds only while that number is unknown.
+
+    Args:
+        costs: One per run; None for a job that has released nothing, which makes the sweep incomplete.
+        repetitions: "mean" and "distribution" of the number of runs, and "candidates" if settings could be drawn that
+            no run has: {"sample_rate", "noise_multiplier", "steps"} each.
+
+    Raises:
+        ConfigurationError: If no run has released anything.
+
+    """
+    known = [cost for cost in costs if cost is not None]
+    if not known:
+        raise ConfigurationError("No run has released anything, so there is nothing to count. Train at least one run.")
+    complete = len(known) == len(costs) and all(cost.ended for cost in known)
+    if repetitions is not None:
+        return _repeated(known, repetitions, complete)
+    delta = min(cost.delta for cost in known)
+    not_private = sum(not cost.private for cost in known)
+    names = {cost.accountant for cost in known}
+    accountant = names.pop() if len(names) == 1 else "pld"
+    total = math.inf if not_private else composed_cost([cost.history for cost in known], delta, accountant)
+    if LARGEST_TIGHT_EPSILON < total < math.inf:
+        accountant = "rdp"  # where ε is this large, the tight accountants return its bound
+    block = {
+        "runs": len(costs),
+        "rule": "composition",
+        "epsilon": figure(total),
+        "delta": delta,
+        "accountant": accountant,
+        "complete": complete,
+        "conditions": sentences("composed_conditions"),
+    }
+    words = sentence("composed", **block, not_private=not_private, missing=len(costs) - len(known))
+    return {**block, "explanation": words}
+
+
+def _repeated(costs: Sequence[RunCost], repetitions: Mapping[str, Any], complete: bool) -> dict[str, Any]:
+    name = repetitions["distribution"]
+    distribution = Distribution(float(repetitions["mean"]), SHAPES[name])
+    listed = repetitions.get("candidates") or ()
+    others = [(SampledGaussian(float(c["sample_rate"]), float(c["noise_multiplier"])), int(c["steps"])) for c in listed]
+    # What a run may cost counts, not what it did cost: one that stopped early could have continued.
+    drawn = [(cost.event, cost.longest) for cost in costs]
+    # The δ of what could be drawn, where it is known: the δ of the runs drawn would reveal which they were.
+    delta = min([float(c["delta"]) for c in listed if "delta" in c], default=min(cost.delta for cost in costs))
+    private = all(cost.private for cost in costs) and all(c.get("private", True) for c in listed)
+    total = repeat_and_select_cost(drawn + others, delta, distribution) if private else math.inf
+    drawn_from = {"mean": distribution.mean, "distribution": name, "all_candidates_counted": bool(others)}
+    block = {
+        "runs": None,
+        "rule": "repeat_and_select",
+        "epsilon": figure(total),
+        "delta": delta,
+        "accountant": "rdp",
+        "complete": complete,
+        "conditions": sentences("repeated_conditions"),
+    }
+    return {
+        **block,
+        "explanation": sentence("repeated", **block, **drawn_from, private=private),
+        "repetitions": {**drawn_from, "shape": figure(distribution.shape)},
+    }
 
 
 def sweep_card(
     name: str, cards: Mapping[str, Card], selection: Mapping[str, Any], software: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The card of a sweep from those of its runs by the names of their jobs."""
-    figure, delta = selection["epsilon"], selection["delta"]
-    private = figure != "inf" and all(card["guarantee"]["private"] for card in cards.values())
+    spent, delta = selection["epsilon"], selection["delta"]
+    private = spent != "inf" and all(card["guarantee"]["private"] for card in cards.values())
     repeated = selection["rule"] == "repeat_and_select"
     return {
-        "format": 1,
+        "format": FORMAT,
         "kind": "sweep",
         "name": name,
         "written": now().replace("+00:00", "Z"),
         "status": "finished" if selection["complete"] else "training",
         "guarantee": {
-            "statement": sentences.sweep_statement(figure, delta, private=private, repeated=repeated),
-            "definition": sentences.DEFINITION,
+            "statement": sentence("sweep_statement", spent=spent, delta=delta, private=private, repeated=repeated),
+            **TERMS,
+            "trust_model": sentence("trust_model"),
             "private": private,
-            "unit": sentences.UNIT,
-            "neighbouring_relation": sentences.NEIGHBOURING_RELATION,
-            "trust_model": sentences.TRUST_MODEL,
             "delta": delta,
             "accountant": selection["accountant"],
-            "epsilon_spent": {selection["accountant"]: figure},
+            "epsilon_spent": {selection["accountant"]: spent},
         },
         "runs": [_run(job, card) for job, card in cards.items()],
         "selection": dict(selection),
-        "share": sentences.KEEP_TO_YOURSELF if repeated else None,
+        "share": sentence("keep_to_yourself") if repeated else None,
         "not_covered": list(dict.fromkeys(line for card in cards.values() for line in card["not_covered"])),
         "software": dict(software),
     }

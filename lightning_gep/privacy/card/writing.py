@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.card.page import card_page
-from lightning_gep.privacy.card.sentences import headline
+from lightning_gep.privacy.card.rendering import card_page, headline
 from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.card.sweep import sweep_card
 from lightning_gep.privacy.files import CARD_FILE, CARD_PAGE, read_json, write_json, write_text
 
 Card = Mapping[str, Any]
-SUFFIXES = (Path(CARD_FILE).suffix, Path(CARD_PAGE).suffix)
 
 
 def read_card(directory: Path) -> dict[str, Any] | None:
@@ -22,24 +20,24 @@ def read_card(directory: Path) -> dict[str, Any] | None:
 
 def read_card_of(run_id: str, directory: Path) -> dict[str, Any] | None:
     """The card of that run in a directory, even if another run has set it aside."""
-    found = (_read(path) for path in (directory / CARD_FILE, *_set_aside(directory)))
-    return next((card for card in found if card is not None and card.get("run_id") == run_id), None)
+    found = (_read(path) or {} for path in (directory / CARD_FILE, *_set_aside(directory)))
+    return next((card for card in found if card.get("run_id") == run_id), None)
 
 
 def write_card(directory: Path, card: Card) -> None:
     """Replace the run's card, JSON and page. The card of another run is set aside under that run's name."""
     there = directory / CARD_FILE
-    if there.exists():
-        found = _read(there)
-        owner = "unreadable" if found is None else str(found.get("run_id") or found.get("kind") or "unknown")
-        if owner != card["run_id"]:
-            _rename(directory, there, f"{there.stem}-{owner}")
+    owner = (_read(there) or {}).get("run_id", "unreadable")
+    if there.exists() and owner != card["run_id"]:
+        for path in (there, directory / CARD_PAGE):
+            if path.exists():
+                path.replace(path.with_stem(f"{path.stem}-{owner}"))
     _write(directory, card)
     for path in _set_aside(directory):
         # Set aside when another run started here; it is older than the card just written.
-        if (old := _read(path)) is not None and old.get("run_id") == card["run_id"]:
-            for suffix in SUFFIXES:
-                path.with_suffix(suffix).unlink(missing_ok=True)
+        if (_read(path) or {}).get("run_id") == card["run_id"]:
+            path.unlink()
+            path.with_suffix(".html").unlink(missing_ok=True)
 
 
 def update_selection(directory: Path, selection: Mapping[str, Any]) -> None:
@@ -66,15 +64,7 @@ def _write(directory: Path, card: Card) -> dict[str, Any]:
 
 
 def _set_aside(directory: Path) -> list[Path]:
-    return sorted(directory.glob(f"{Path(CARD_FILE).stem}-*{SUFFIXES[0]}"))
-
-
-def _rename(directory: Path, path: Path, stem: str) -> None:
-    if (directory / f"{stem}{path.suffix}").exists() and stem.endswith(("unreadable", "unknown")):
-        stem = f"{stem}-{path.stat().st_mtime_ns}"
-    for suffix in SUFFIXES:
-        if path.with_suffix(suffix).exists():
-            path.with_suffix(suffix).replace(directory / f"{stem}{suffix}")
+    return sorted(directory.glob(f"{Path(CARD_FILE).stem}-*.json"))
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -9,24 +9,22 @@ from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.run_size import RunSize
 from lightning_gep.strategy.settings import PrivacySettings
 
-MNIST = RunSize(num_records=60_000, num_parameters=14_394, batch_size=1000, max_epochs=50)
 SMALL = RunSize(num_records=1000, num_parameters=500, batch_size=100, max_epochs=5)
 SHORT = replace(SMALL, max_epochs=2, max_steps=18)
 GP = PrivacySettings(mechanism="gp", epsilon=2.0, clip_norm=1.5, accountant="rdp")
 GEP = PrivacySettings(mechanism="gep", epsilon=2.0, k=40, clip_embedding=3.0, clip_residual=0.5, accountant="rdp")
 BGEP = replace(GEP, mechanism="bgep")
-INF = float("inf")
 
 
 @pytest.mark.parametrize("settings", [GEP, replace(GEP, split="equal"), replace(GEP, clipping="joint"), BGEP, GP])
 def test_noise_is_what_drawing_it_gives(settings):
     """A slow, obvious loop: draw the noise of many runs and look at its size, per step and of the mean of a run."""
     planned = plan_noise(settings, SMALL)
-    embedding, residual = planned.release.embedding, planned.release.residual
+    embedding, residual = planned.plan.release.embedding, planned.plan.release.residual
     random, runs = np.random.default_rng(0), 400
 
     def drawn(part, numbers):
-        noise = random.standard_normal((runs, planned.steps, numbers))
+        noise = random.standard_normal((runs, planned.size.steps, numbers))
         return noise * (0.0 if part is None else part.clip * part.sigma) / SMALL.batch_size
 
     # The residual's noise in all p directions: the strategy removes k of them again, which the figure leaves out.
@@ -42,8 +40,7 @@ def test_noise_is_what_drawing_it_gives(settings):
 def test_epsilon_over_the_run_is_what_the_run_will_report(accountant):
     planned = plan_noise(replace(GEP, accountant=accountant), SHORT)
     account = PrivacyAccount(planned.plan)
-    for steps, spent in [*planned.epsilon_over_steps(), *planned.epsilon_at_quarters()]:
+    for steps, spent in planned.epsilon_over_steps():
         account.steps = steps
         assert spent == account.epsilon()
-    assert [steps for steps, _ in planned.epsilon_at_quarters()] == [5, 9, 14]
     assert planned.epsilon_over_steps()[-1] == (18, pytest.approx(planned.epsilon))

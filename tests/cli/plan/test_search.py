@@ -19,12 +19,12 @@ def test_a_search_finds_what_trying_everything_finds(settings):
     everything = [plan_noise(settings, size) for size in sizes if size.steps >= 45]
     by_step = sorted(everything, key=lambda planned: planned.noise_per_step)
     by_mean = sorted(everything, key=lambda planned: planned.noise_of_mean)
-    assert [row.size for row in found.per_step] == [row.size for row in by_step[:3]]
-    assert [row.size for row in found.over_run] == [row.size for row in by_mean[:3]]
+    assert [row.size for row in found.best["noise_per_step"]] == [row.size for row in by_step[:3]]
+    assert [row.size for row in found.best["noise_of_mean"]] == [row.size for row in by_mean[:3]]
     assert len(found.grid) == len(everything)
     assert found.too_short == 9 - len(everything) == 2
     near = [row for row in everything if row.noise_of_mean <= (1 + SLACK) * by_mean[0].noise_of_mean]
-    assert found.cheapest_over_run.records_read == min(row.records_read for row in near)
+    assert found.cheapest["noise_of_mean"].records_read == min(row.records_read for row in near)
 
 
 def test_the_best_of_a_search_are_calibrated_by_the_configured_accountant():
@@ -39,7 +39,7 @@ def test_the_best_of_a_search_are_calibrated_by_the_configured_accountant():
 
 @pytest.mark.parametrize(("records", "devices"), [(1257, 1), (60_000, 1), (60_000, 4), (10, 1), (16, 1), (604_388, 1)])
 def test_default_batch_sizes_fit_the_data(records, devices):
-    sizes = default_batch_sizes(records, devices)
+    sizes = default_batch_sizes(RunSize(records, 1, 1, 1, devices=devices))
     assert 1 <= len(sizes) <= 9
     assert sizes == sorted(set(sizes))
     assert sizes[-1] * devices <= records < 2 * sizes[-1] * devices

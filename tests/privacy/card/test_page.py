@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from lightning_gep.privacy.card import card_html
-from lightning_gep.privacy.card.page import card_page
+from lightning_gep.privacy.card.rendering import card_page
 from lightning_gep.privacy.card.sweep import sweep_card
 from lightning_gep.privacy.rounding import shown_epsilon
 from tests.cards import MECHANISM, PUBLIC, SOFTWARE, a_card, selection_of

@@ -6,8 +6,8 @@ import pytest
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.card import read_card, update_selection, write_sweep_card
-from lightning_gep.privacy.card.content import RunFacts
-from lightning_gep.privacy.card.sentences import CONTINUED, headline
+from lightning_gep.privacy.card.content import CONTINUED, RunFacts
+from lightning_gep.privacy.card.rendering import headline
 from lightning_gep.privacy.card.writing import read_card_of, write_card
 from lightning_gep.privacy.rounding import shown_epsilon
 from lightning_gep.strategy.run_card import RunCard, card_directory
@@ -114,9 +114,7 @@ def test_the_card_of_a_sweep(tmp_path):
 
 def test_the_card_of_a_sweep_of_unknown_length_is_not_to_be_shared(tmp_path):
     cards = {"draw=0": a_card(ONE), "draw=1": a_card(OTHER)}
-    selection = selection_of(
-        *cards.values(), rule="repeat_and_select", repetitions={"mean": 5, "distribution": "geometric"}
-    )
+    selection = selection_of(*cards.values(), repetitions={"mean": 5, "distribution": "geometric"})
     card = write_sweep_card(tmp_path, cards, selection)
     assert "never this one" in card["share"]
     assert "never this one" in (tmp_path / "privacy_card.html").read_text()
