@@ -26,7 +26,7 @@ from benchmarks.tables import markdown
 from lightning_gep.strategy.settings import CostSettings
 
 HERE = Path(__file__).parent
-REFRESHED = {"bgep", "gep", "gep_auto", "gep_tree"}
+REFRESHED = {"bgep", "gep", "gep_auto", "gep_tree", "spectral", "spectral_ghost"}
 """Whose basis is refreshed once in several steps: only whole laps of them can be compared."""
 SLOW = {"gep_cold", "paper"}
 

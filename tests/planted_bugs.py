@@ -69,8 +69,8 @@ BUGS = (
         1,
         "every 50th release has the raw gradient in it",
         "algorithm/gep.py",
-        "[: len(G)], B, release, microbatch_size)",
-        "[: len(G)], B, release, microbatch_size)\n        sums.gradient += G.sum(0) * (step % 50 > 48)",
+        "        del G  # free it",
+        "        sums.gradient += G.sum(0) * (step % 50 > 48)\n        del G  # free it",
         ("test_audit.py::test_a_canary_shows_as_much_as_is_claimed_and_no_more",),
     ),
     Bug(
@@ -127,8 +127,8 @@ BUGS = (
         2,
         "a batch that would be empty gets a record",
         "privacy/sampling.py",
-        "return found",
-        "return found or [step % self.num_records]",
+        "return order",
+        "return order or [step % self.num_records]",
         ("privacy/test_sampling.py::test_empty_batches_are_real",),
     ),
     Bug(

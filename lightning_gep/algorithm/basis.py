@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,18 @@ from lightning_gep.errors import ConfigurationError
 
 PRODUCT_LENGTH = 512
 """Columns multiplied at a time in the gradients' own precision; these partial products are added in float64."""
+
+
+class FactoredRows(Protocol):
+    """Per-sample gradients of some records that are never formed: their norms and weighted sums are known without."""
+
+    def __len__(self) -> int: ...
+
+    def norms(self, rotations: Sequence[Any] = ()) -> Tensor:
+        """At least the norm of each record's gradient, or of its coordinates by the rotation of every tensor."""
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Σ weightᵢ·gᵢ in float64 (p)."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,10 @@ class Basis:
     def coordinates(self, gradients: Tensor) -> Tensor:
         """What is projected and clipped in the place of per-sample gradients (n × p): here the gradients themselves."""
         return gradients
+
+    def norms(self, gradients: FactoredRows) -> Tensor:
+        """At least the norm of the coordinates of each record."""
+        return gradients.norms()
 
     def gradient(self, values: Tensor) -> Tensor:
         """The gradient that belongs to a noisy vector of such coordinates."""

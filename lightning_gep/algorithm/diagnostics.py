@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_gep.algorithm.basis import Basis
+from lightning_gep.algorithm.basis import Basis, FactoredRows
 from lightning_gep.algorithm.linalg import gram, row_norms, weighted_sum
 
 
@@ -70,10 +70,11 @@ class BatchStatistics:
         self._sum: Tensor | None = None
         self._stable_rank: float | None = None
 
-    def watch(self, gradients: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Yield the microbatches unchanged, recording each."""
+    def watch(self, gradients: Iterable[Tensor | FactoredRows]) -> Iterator[Tensor | FactoredRows]:
+        """Yield the microbatches unchanged, recording each that has gradients."""
         for microbatch in gradients:
-            self._record(microbatch)
+            if isinstance(microbatch, Tensor):
+                self._record(microbatch)
             yield microbatch
 
     def _record(self, gradients: Tensor) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_gep.algorithm.basis import Basis
+from lightning_gep.algorithm.basis import Basis, FactoredRows
 from lightning_gep.algorithm.clipping import clip_factors, residual_norm_bound
 from lightning_gep.algorithm.diagnostics import Diagnostics
 from lightning_gep.algorithm.linalg import row_norms, weighted_sum
@@ -15,13 +15,15 @@ from lightning_gep.algorithm.noise import Noise
 from lightning_gep.algorithm.subspace import Anchors, BasisSource
 from lightning_gep.privacy.release import Part, Release
 
+FACTORED_MARGIN = 1e-3
+"""Gradients that are never formed are added in float32 within a chunk; their norms count for so much more."""
 BITS_BELOW_NOISE = 20
 """Releases are multiples of a grid this many binary digits finer than their noise."""
 
 
 def gradient_embedding_perturbation(
     anchors: Anchors,
-    private_gradients: Iterable[Tensor],
+    private_gradients: Iterable[Tensor | FactoredRows],
     *,
     subspace: BasisSource,
     release: Release,
@@ -41,7 +43,8 @@ def gradient_embedding_perturbation(
 
     Args:
         anchors: A sweep over the public anchor gradients.
-        private_gradients: Per-sample gradients in microbatches (n × p).
+        private_gradients: Per-sample gradients in microbatches (n × p), or what tells their norms and sums, for a
+            release without embedding.
         subspace: The source of the basis.
         release: Clipping thresholds and noise of the parts to release.
         noise: The source of standard normal noise.
@@ -60,7 +63,10 @@ def gradient_embedding_perturbation(
     # Second stage: embeddings W = GBᵀ and residuals R = G − WB, their rows clipped to S₁ and S₂, summed.
     sums = Sums.zero(B)
     for G in private_gradients:
-        sums.add(B.coordinates(zero_padded(G, microbatch_size))[: len(G)], B, release, microbatch_size)
+        if isinstance(G, Tensor):
+            sums.add(B.coordinates(zero_padded(G, microbatch_size))[: len(G)], B, release, microbatch_size)
+        else:
+            sums.add_factored(G, B, release)
         del G  # free it before the next microbatch is computed
 
     # Third stage: perturb both sums, w̃ = w + z₁ and r̃ = r + z₂, and put them together: ṽ = (w̃B + r̃)/n̄.
@@ -86,6 +92,8 @@ class Sums:
     embedding_in_residual: Tensor
     """Σ of embeddings times their residual's factor (k)."""
     diagnostics: Diagnostics
+    factored: Tensor | None = None
+    """Σ of clipped gradients that were never formed (p), not in coordinates yet; None if there are none."""
 
     @classmethod
     def zero(cls, basis: Basis) -> "Sums":
@@ -120,9 +128,24 @@ class Sums:
             self.gradient += weighted_sum(residual_factors, gradients, finite)
         self.diagnostics.add(finite, gradient_norms, residual_norms, embedding_factors, residual_factors)
 
+    def add_factored(self, gradients: FactoredRows, basis: Basis, release: Release) -> None:
+        """Clip and add gradients that are never formed; the guarantee is that of `add`, for a basis of no vectors.
+
+        The map to coordinates is linear, so it is applied once, to the sum.
+        """
+        assert release.embedding is None, "embeddings need the gradients themselves"
+        norms = basis.norms(gradients) * (1 + FACTORED_MARGIN)
+        finite = torch.isfinite(norms)
+        norms = torch.where(finite, norms, 0.0)
+        _, factors = clip_factors(torch.zeros_like(norms), norms, release)
+        total = gradients.weighted_sum(torch.where(finite, factors, 0.0))
+        self.factored = total if self.factored is None else self.factored + total
+        self.diagnostics.add(finite, norms, norms, torch.ones_like(norms), factors)
+
     def residual(self, basis: Basis) -> Tensor:
         """Σ of clipped residuals (p), subtracted in float64 because no noise has been added yet."""
-        return self.gradient - basis.expand(self.embedding_in_residual)
+        residual = self.gradient - basis.expand(self.embedding_in_residual)
+        return residual if self.factored is None else residual + basis.coordinates(self.factored.clone()[None])[0]
 
 
 def zero_padded(rows: Tensor, count: int) -> Tensor:

@@ -18,12 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_gep.algorithm.basis import Basis, full_precision
+from lightning_gep.algorithm.basis import Basis, FactoredRows, full_precision
 from lightning_gep.algorithm.subspace import Anchors, Subspace, finite_rows
 from lightning_gep.arguments import positive_integer
 
 LARGEST_SIDE = 1024
 """A longer side of a tensor, such as the rows of an embedding table, is not rotated."""
+SEPARABLE_ABOVE = 2**20
+"""Entries of a matrix above which its energies are taken as products of those of its rows and columns. A few anchors
+cannot tell so many apart, and norms then follow from inputs and output gradients of a layer alone (ghost clipping)."""
 EXPONENT = 0.25
 """d = energy^(1/4) minimizes the total noise. With d = D^a, a record's ‖z‖² has mean Σ D^(1−2a), which sets the
 clipping threshold, and the noise mapped back has energy proportional to Σ D^(2a). By Cauchy–Schwarz their product is
@@ -37,11 +40,36 @@ class Rotation:
     bases: tuple[Tensor | None, ...]
     scales: Tensor
     """d, in the shape of the tensor's sides."""
+    sides: tuple[Tensor, ...] | None = None
+    """Where d is a product of a vector for each side: these vectors."""
+
+    @classmethod
+    def separable(cls, bases: tuple[Tensor | None, ...], sides: tuple[Tensor, Tensor]) -> "Rotation":
+        """Scales that are products."""
+        return cls(bases, torch.outer(*sides), sides)
+
+    def in_units(self, unit: float, dtype: torch.dtype) -> "Rotation":
+        """With scales divided by `unit`."""
+        if self.sides is None:
+            return Rotation(self.bases, (self.scales / unit).to(dtype))
+        rows, columns = self.sides
+        return Rotation.separable(self.bases, ((rows / unit).to(dtype), columns.to(dtype)))
 
     def coordinates(self, gradients: Tensor) -> Tensor:
         """Rows g to rows z = (Uᵀ g V)/d, flattened (n × size)."""
         sides = gradients.reshape(len(gradients), *self.scales.shape)
         return (_turned(sides, self.bases) / self.scales).flatten(1)
+
+    def side(self, side: int, values: Tensor) -> Tensor:
+        """Vectors (… × side) in the coordinates of one side, for scales that are products: z = Σₛ b̃ₛãₛᵀ."""
+        assert self.sides is not None
+        basis = self.bases[side]
+        return (values if basis is None else values @ basis) / self.sides[side]
+
+    def of_rows(self, values: Tensor, indices: Tensor) -> Tensor:
+        """Gradients (… × length) of single rows of a table in its coordinates; the rows themselves are not rotated."""
+        _, basis = self.bases
+        return (values if basis is None else values @ basis) / self.scales[indices]
 
     def gradient(self, values: Tensor) -> Tensor:
         """The inverse for a single vector in float64: U (d ∘ z) Vᵀ."""
@@ -51,8 +79,14 @@ class Rotation:
         """U z Vᵀ: mapped back without the scales, which preconditions the gradient by 1/d."""
         return self._turned_back(values.view(self.scales.shape))
 
+    def to(self, device: torch.device) -> "Rotation":
+        """The same on another device."""
+        bases = tuple(None if basis is None else basis.to(device) for basis in self.bases)
+        sides = None if self.sides is None else tuple(side.to(device) for side in self.sides)
+        return Rotation(bases, self.scales.to(device), sides)
+
     def _turned_back(self, values: Tensor) -> Tensor:
-        bases = tuple(None if basis is None else basis.T.double() for basis in self.bases)
+        bases = tuple(None if basis is None else basis.T for basis in self.bases)
         return _turned(values[None], bases)[0].flatten()
 
 
@@ -75,6 +109,10 @@ class SpectralBasis(Basis):
                 columns.copy_(rotation.coordinates(columns))
         return gradients
 
+    def norms(self, gradients: FactoredRows) -> Tensor:
+        """At least the norm of z of each record."""
+        return gradients.norms(self.rotations)
+
     def gradient(self, values: Tensor) -> Tensor:
         """The gradient, or the preconditioned update, that belongs to a flat vector of coordinates."""
         parts = zip(self.rotations, values.split(self.tensor_sizes), strict=True)
@@ -84,10 +122,7 @@ class SpectralBasis(Basis):
 
     def to(self, device: torch.device) -> "SpectralBasis":
         """The same on another device."""
-        moved = tuple(
-            Rotation(tuple(None if b is None else b.to(device) for b in r.bases), r.scales.to(device))
-            for r in self.rotations
-        )
+        moved = tuple(rotation.to(device) for rotation in self.rotations)
         return replace(self, blocks=tuple(block.to(device) for block in self.blocks), rotations=moved)
 
 
@@ -126,6 +161,19 @@ class TensorSpectrum:
                 rows = sides.movedim(side + 1, 0).flatten(1)
                 covariance += weight * (rows @ rows.T).double()
         self.energies += weight * _turned(sides, tuple(self.bases)).square().sum(0).double()
+
+    @property
+    def is_separable(self) -> bool:
+        """Whether the energies are taken as products of one number for each row and one for each column."""
+        return self.energies.dim() == 2 and self.energies.numel() > SEPARABLE_ABOVE
+
+    def rotation(self, lowest: float) -> Rotation:
+        """The coordinates, with scales (D + lowest)^(1/4)."""
+        bases, energies = tuple(self.bases), self.energies.clamp(min=0) + lowest
+        if not self.is_separable:
+            return Rotation(bases, energies**EXPONENT)
+        rows, columns = energies.mean(1), energies.mean(0) / energies.mean()
+        return Rotation.separable(bases, (rows**EXPONENT, columns**EXPONENT))
 
     def turn(self) -> None:
         """Turn the bases to the eigenvectors of the covariances, and the energies with them.
@@ -209,15 +257,11 @@ class TrackedSpectrum(Subspace):
         """Scales d = (D + floor)^(1/4), in units in which their mean square is 1: then d = 1 is DP-SGD."""
         total = sum(float(spectrum.energies.sum()) for spectrum in self._spectra)
         lowest = self.floor * total / sum(self.sizes) or 1.0
-        scales = [(spectrum.energies.clamp(min=0) + lowest) ** EXPONENT for spectrum in self._spectra]
-        unit = math.sqrt(sum(float(scale.square().sum()) for scale in scales) / sum(self.sizes))
-        dtype = self._dtype
-        rotations = tuple(
-            Rotation(tuple(spectrum.bases), (scale / unit).to(dtype))
-            for spectrum, scale in zip(self._spectra, scales, strict=True)
-        )
+        rotations = [spectrum.rotation(lowest) for spectrum in self._spectra]
+        unit = math.sqrt(sum(float(rotation.scales.square().sum()) for rotation in rotations) / sum(self.sizes))
+        rotations = [rotation.in_units(unit, self._dtype) for rotation in rotations]
         none = rotations[0].scales.new_empty(0, sum(self.sizes))
-        return SpectralBasis((none,), 0.0, rotations, self.precondition)
+        return SpectralBasis((none,), 0.0, tuple(rotations), self.precondition)
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -253,5 +297,6 @@ def _turned(tensors: Tensor, bases: Sequence[Tensor | None]) -> Tensor:
     """Contract side i of every tensor (n × side₁ × side₂ …) with the columns of basis i."""
     for side, basis in enumerate(bases):
         if basis is not None:
-            tensors = torch.movedim(torch.movedim(tensors, side + 1, -1) @ basis, -1, side + 1)
+            turned = torch.movedim(tensors, side + 1, -1) @ basis.to(tensors.dtype)
+            tensors = torch.movedim(turned, -1, side + 1)
     return tensors

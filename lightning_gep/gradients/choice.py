@@ -11,6 +11,7 @@ from lightning_gep.arguments import one_of
 from lightning_gep.errors import ConfigurationError, missing_extra
 from lightning_gep.gradients.batches import batch_size
 from lightning_gep.gradients.functional import FunctionalGradients
+from lightning_gep.gradients.ghost import GhostGradients
 from lightning_gep.gradients.interface import Backend, LossFunction
 from lightning_gep.gradients.isolation import check_loss, check_no_memory, check_repeatable, in_short, make_trial
 from lightning_gep.gradients.loop import LoopGradients
@@ -18,11 +19,19 @@ from lightning_gep.gradients.memory import largest_chunk
 from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.gradients.state import untouched
 
-AUTOMATIC, ASKED_FOR = ("functional", "loop"), ("auto", "functional", "hooks", "loop")
+AUTOMATIC, ASKED_FOR = ("functional", "loop"), ("auto", "functional", "ghost", "hooks", "loop")
+ROWS_UP_TO = 2**20
+"""Parameters above which gradients are not formed if their norms and sums are enough. Below, rows are as fast."""
 
 
 def choose_backend(
-    module: nn.Module, loss_function: LossFunction, groups: ParameterGroups, public_batch: Any, how: str = "auto"
+    module: nn.Module,
+    loss_function: LossFunction,
+    groups: ParameterGroups,
+    public_batch: Any,
+    how: str = "auto",
+    *,
+    rows_needed: bool = True,
 ) -> Backend:
     """The fastest backend that gives the right gradients on a public batch, or the one asked for.
 
@@ -40,7 +49,8 @@ def choose_backend(
     with random_state_kept(module):
         trial = make_trial(module, loss_function, groups, public_batch)
         check_loss(trial)
-        for name in AUTOMATIC if how == "auto" else (how,):
+        ghost = ("ghost",) if groups.num_parameters > ROWS_UP_TO and not rows_needed else ()
+        for name in (*ghost, *AUTOMATIC) if how == "auto" else (how,):
             kind = _backend(name)
             try:
                 fault = kind.fault(trial)
@@ -51,7 +61,7 @@ def choose_backend(
                 why = "asked for" if how != "auto" else "; ".join(refused) or "fastest"
                 chosen.reason = f"{name}: {why}, checked on {batch_size(trial.records)} public records"
                 with untouched(module):
-                    chosen.largest_chunk = largest_chunk(module, loss_function, public_batch, groups.num_parameters)
+                    chosen.largest_chunk = largest_chunk(module, loss_function, public_batch, chosen.held_per_record)
                 return chosen
             refused.append(f"{name} {fault}")
     raise ConfigurationError(
@@ -83,7 +93,8 @@ def check_still_apart(backend: Backend, public_batch: Any) -> None:
 
 def _backend(name: str) -> type[Backend]:
     if name != "hooks":
-        return FunctionalGradients if name == "functional" else LoopGradients
+        kinds: dict[str, type[Backend]] = {"ghost": GhostGradients, "loop": LoopGradients}
+        return kinds.get(name, FunctionalGradients)
     # Imported on request only: Opacus takes two seconds and sets up logging for the whole process.
     if importlib.util.find_spec("opacus") is None:
         raise missing_extra("hooks", "gradients='hooks'")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from lightning_gep.gradients.batches import record_leaves, replace_leaves
@@ -71,19 +72,32 @@ class FunctionalGradients(Backend):
 
     def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
         """The gradients of a batch of `size` > 0 records (size × p)."""
-        leaves = record_leaves(batch)
-        other = next((leaf for leaf in leaves if not isinstance(leaf, Tensor)), None)
-        if other is not None:
-            raise GradientError(f"the batch holds records that are not tensors (a {type(other).__name__})")
+        leaves = self.leaves_of(batch)
         parameters = {f"module.{name}": p.detach() for name, p in self.parameters().items()}
 
         def loss_of_one(values: dict[str, Tensor], record: list[Tensor]) -> Tensor:
             return scalar(functional_call(self._step, values, (replace_leaves(batch, record),)))
 
         gradients_of_all = vmap(grad(loss_of_one), in_dims=(None, 0), randomness=self._randomness)
-        with _metrics_stubbed(self.module), self._vectorising:
-            gradients = gradients_of_all(parameters, [leaf.unsqueeze(1) for leaf in leaves])
+        with self.vectorisable():
+            gradients = gradients_of_all(parameters, leaves)
         return self.groups.flatten({name.removeprefix("module."): rows for name, rows in gradients.items()}, out)
+
+    @contextmanager
+    def vectorisable(self) -> Iterator[None]:
+        """Inside, the training step can be vectorised."""
+        # The fused kernels of attention cannot be vectorised; vmap would run them record by record.
+        with _metrics_stubbed(self.module), sdpa_kernel(SDPBackend.MATH), self._vectorising:
+            yield
+
+    @staticmethod
+    def leaves_of(batch: Any) -> list[Tensor]:
+        """The tensors of a batch, each record with a batch dimension of its own."""
+        leaves = record_leaves(batch)
+        other = next((leaf for leaf in leaves if not isinstance(leaf, Tensor)), None)
+        if other is not None:
+            raise GradientError(f"the batch holds records that are not tensors (a {type(other).__name__})")
+        return [leaf.unsqueeze(1) for leaf in leaves]
 
     @classmethod
     def fault(cls, trial: PublicTrial) -> str | None:

@@ -35,7 +35,7 @@ class Backend(ABC):
     """
 
     name: str
-    """ "functional", "hooks" or "loop"."""
+    """ "functional", "ghost", "hooks" or "loop"."""
     together = True
     """Whether several records are differentiated in one call."""
 
@@ -115,6 +115,11 @@ class Backend(ABC):
     def later_fault(cls, trial: "PublicTrial") -> str | None:
         """The part of `fault` that can begin during training."""
         return None
+
+    @property
+    def held_per_record(self) -> int:
+        """Numbers that the gradient of a record takes."""
+        return self.groups.num_parameters
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The parameters in the order of the columns."""

@@ -37,11 +37,11 @@ def microbatch_for(num_parameters: int, device: torch.device) -> int:
     return _fitting(torch.float32.itemsize * num_parameters, device, ENOUGH_FOR_ROWS)
 
 
-def largest_chunk(module: nn.Module, loss_function: LossFunction, public_batch: Any, num_parameters: int) -> int:
+def largest_chunk(module: nn.Module, loss_function: LossFunction, public_batch: Any, held_per_record: int) -> int:
     """Records that can be differentiated together: the loss is called on public ones to see what it keeps of each."""
     some = take(public_batch, slice(0, RECORDS_TRIED))
     each = kept_for_backward(module, loss_function, some) / batch_size(some)
-    row = torch.float32.itemsize * num_parameters
+    row = torch.float32.itemsize * held_per_record
     return _fitting(WORKING_SPACE * each + row, next(module.parameters()).device, ENOUGH_FOR_ACTIVATIONS)
 
 

@@ -17,7 +17,7 @@ from lightning_gep.algorithm.subspace import BasisSource, NoSubspace, PowerSubsp
 from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.algorithm.tracked import TrackedSubspace
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.memory import keep_freed_memory, microbatch_for
+from lightning_gep.gradients.memory import keep_freed_memory
 from lightning_gep.gradients.mixing import check_collate
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.card.content import RunFacts
@@ -119,16 +119,14 @@ def prepare_fit(
 
     keep_freed_memory(device)
     seed = settings.seed if settings.generator == "seeded" else None
-    microbatch = cost.microbatch_size
-    if microbatch == "auto":
-        microbatch = microbatch_for(groups.num_parameters, device)
     gradients = StepGradients(
         module,
         precision,
         groups,
-        microbatch=microbatch,
+        microbatch=None if cost.microbatch_size == "auto" else cost.microbatch_size,
         expected_records=loader.batch_size or 1,
         seed=seed,
+        rows_needed=settings.uses_basis,
         reveal_errors=settings.log_nonprivate,
     )
     public, public_records = _find_public_data(settings, cost, trainer, module, loader)

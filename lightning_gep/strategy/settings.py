@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning_gep.arguments import boolean, one_of, positive_integer
+from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.accounting import make_accountant, power_of_ten_below
 from lightning_gep.privacy.calibration import check_one_target
 from lightning_gep.privacy.plan import PrivacyPlan
@@ -130,7 +131,7 @@ class CostSettings:
 
     def __post_init__(self) -> None:
         one_of("subspace", self.subspace, ("tracked", "power", "random"))
-        one_of("gradients", self.gradients, ("auto", "functional", "hooks", "loop"))
+        one_of("gradients", self.gradients, ("auto", "functional", "ghost", "hooks", "loop"))
         one_of("start_method", self.start_method, ("popen", "fork", "forkserver", "spawn"))
         boolean("precondition", self.precondition)
         positive_integer("num_anchors", self.anchors, "It is the number of public records used by each refresh.")
@@ -162,4 +163,11 @@ def settings_from(arguments: Mapping[str, Any]) -> tuple[PrivacySettings, CostSe
     privacy, cost = (
         {field.name: arguments[field.name] for field in fields(kind)} for kind in (PrivacySettings, CostSettings)
     )
-    return PrivacySettings(**privacy), CostSettings(**cost)
+    made = PrivacySettings(**privacy), CostSettings(**cost)
+    if made[1].gradients == "ghost" and made[0].uses_basis:
+        raise ConfigurationError(
+            f"gradients='ghost' never forms the gradients that mechanism={made[0].mechanism!r} projects. Use "
+            "mechanism='gp' or 'spectral', or gradients='auto'.",
+            setting="gradients",
+        )
+    return made

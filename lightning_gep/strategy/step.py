@@ -18,7 +18,9 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import choose_backend, microbatches
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.choice import check_still_apart
+from lightning_gep.gradients.ghost import FactoredGradients, GhostGradients
 from lightning_gep.gradients.isolation import SEED
+from lightning_gep.gradients.memory import microbatch_for
 from lightning_gep.gradients.randomness import (
     HostStates,
     held_generators,
@@ -54,7 +56,8 @@ class StepGradients:
         module: The module that trains.
         precision: The trainer's precision plugin.
         groups: The trainable parameters.
-        microbatch: The most records whose gradients are held at a time.
+        microbatch: The most records whose gradients are held at a time; None if what fits.
+        rows_needed: Whether the mechanism needs the gradients themselves, not only their norms and sums.
         expected_records: The expected number of private records of a step on this process.
         seed: With a seed everything random inside a step (dropout, public records and their labels) depends on seed
             and step; without one it is new at every step, whatever was seeded.
@@ -68,16 +71,19 @@ class StepGradients:
         precision: Precision,
         groups: ParameterGroups,
         *,
-        microbatch: int,
+        microbatch: int | None,
         expected_records: int,
         seed: int | None,
+        rows_needed: bool = True,
         reveal_errors: bool = False,
     ) -> None:
         self.module, self.precision, self.groups, self.reveal_errors = module, precision, groups, reveal_errors
-        self.largest_microbatch, self.expected_records, self.seed = microbatch, expected_records, seed
+        self.expected_records, self.seed, self.rows_needed = expected_records, seed, rows_needed
         # float64 sums and norms are needed, and Apple's accelerator has none.
         device = next(module.parameters()).device
         self.device = torch.device("cpu") if device.type == "mps" else device
+        self.asked_microbatch = microbatch
+        self.largest_microbatch = microbatch_for(groups.num_parameters, device) if microbatch is None else microbatch
         self.public_batch: Any = None
         """A few public records from which comes what training_step keeps; None if there are none."""
         self.keeps = False
@@ -99,7 +105,9 @@ class StepGradients:
         self.public_batch = take(public_batch, slice(0, PUBLIC_RECORDS_KEPT)) if may_be_kept else None
         with no_trace(self.module), recorded_logs(self.module) as recorder, train_mode(self.module):
             self.counters = self._find_counters()
-            self.backend = choose_backend(self.module, self.loss, self.groups, public_batch, how)
+            self.backend = choose_backend(
+                self.module, self.loss, self.groups, public_batch, how, rows_needed=self.rows_needed
+            )
         self._look_for_traces()
         for index in OTHER_BATCHES if gets_index else ():
             self.arguments = (index,)
@@ -147,7 +155,7 @@ class StepGradients:
             raise ConfigurationError("training_step returned no loss. Return the loss, or a dict with the key 'loss'.")
         return loss
 
-    def of_private(self, batch: Any) -> Iterator[Tensor]:
+    def of_private(self, batch: Any) -> Iterator[Tensor | FactoredGradients]:
         """Gradients of the records of a batch in microbatches, as `sweep` gives them; none for an empty batch."""
         if isinstance(batch, EmptyBatch):
             return
@@ -155,15 +163,21 @@ class StepGradients:
         if self.seed is None:
             renew_random_states(held)
         call = partial(withheld, what="training_step", reveal=self.reveal_errors)
-        yield from self.sweep(microbatches(batch, self.microbatch), self.chunk, HostStates(held), call)
+        compute = self.backend.factored if isinstance(self.backend, GhostGradients) else self._rows
+        yield from self._sweep(microbatches(batch, self.microbatch), compute, self.chunk, HostStates(held), call)
 
-    def sweep(
+    def sweep(self, batches: Iterable[Any]) -> Iterator[Tensor]:
+        """Gradients of public records, one microbatch after the other, as in `_sweep`."""
+        yield from self._sweep(batches, self._rows)
+
+    def _sweep(
         self,
         batches: Iterable[Any],
+        compute: Callable[..., Any],
         chunk_size: int | None = None,
         begin_with: HostStates | None = None,
-        call: Callable[[Callable[[], Tensor]], Tensor] = lambda rows: rows(),
-    ) -> Iterator[Tensor]:
+        call: Callable[[Callable[[], Any]], Any] = lambda rows: rows(),
+    ) -> Iterator[Any]:
         """Gradients of one microbatch after the other; what training_step logs is dropped.
 
         Guarantee: when a microbatch is handed on, nothing that training_step keeps is left where `traces.snapshot`
@@ -178,11 +192,12 @@ class StepGradients:
             with recorded_logs(self.module):  # what is put back must not log either
                 before = snapshot(self.module)
             for batch in batches:
-                yield call(partial(self._rows, batch, chunk_size, begin_with, before.put_back))
+                with recorded_logs(self.module):
+                    gradients = call(partial(compute, batch, chunk_size, begin_with, before.put_back))
+                yield gradients
 
     def _rows(self, *arguments: Any) -> Tensor:
-        with recorded_logs(self.module):
-            return self.backend(*arguments).to(self.device)
+        return self.backend(*arguments).to(self.device)
 
     def keep(self) -> None:
         """Let training_step leave behind what it does, from public records: of private ones nothing stays.
@@ -196,12 +211,16 @@ class StepGradients:
     @property
     def chunk(self) -> int:
         """Private records that are differentiated together, always the same number: see `Backend.__call__`."""
-        most = min(self.largest_microbatch, self.backend.largest_chunk or self.largest_microbatch)
-        return equal_chunks(self.expected_records, most)
+        fits = self.backend.largest_chunk or self.largest_microbatch
+        if isinstance(self.backend, GhostGradients):
+            return equal_chunks(self.expected_records, min(fits, self.asked_microbatch or fits))
+        return equal_chunks(self.expected_records, min(fits, self.largest_microbatch))
 
     @property
     def microbatch(self) -> int:
         """Private records whose gradients are held at a time: a few whole chunks."""
+        if isinstance(self.backend, GhostGradients):
+            return self.chunk
         return self.chunk * (equal_chunks(self.expected_records, self.largest_microbatch) // self.chunk)
 
     def put(self, gradient: Tensor) -> None:

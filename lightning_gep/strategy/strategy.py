@@ -74,8 +74,9 @@ class GEPStrategy(AccountedStrategy):
         microbatch_size: Records whose gradients are held in memory at a time. Default "auto": what fits the device.
             Lower it if memory runs out; the result does not depend on it.
         gradients: How per-sample gradients are computed: "functional" (vectorized), "loop" (record by record, for any
-            module) or "hooks" (Opacus; needs the extra `hooks`). Default "auto": functional if it gives correct
-            gradients on public records, else loop.
+            module), "hooks" (Opacus; needs the extra `hooks`), or "ghost", which gets norms and sums without forming
+            them, for mechanism="gp" and "spectral". Default "auto": ghost for these mechanisms and more than a million
+            parameters, else functional, else loop: the first that gives correct gradients on public records.
         aux_dataloader: A DataLoader of public records, or a function that returns one. Default None: the method
             `aux_dataloader()` of the datamodule or module. It must not overlap with the training data.
         log_nonprivate: Log what training computes from private records, as `nonprivate/<name>`, and show error messages

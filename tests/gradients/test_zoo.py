@@ -15,10 +15,11 @@ from torch import Tensor
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import choose_backend, take
+from lightning_gep.gradients.ghost import GhostGradients
 from tests.gradients.test_backends import fingerprint
 from tests.gradients_zoo import ZOO, N, loss_of
 
-BACKENDS = ("functional", "hooks", "loop")
+BACKENDS = ("functional", "ghost", "hooks", "loop")
 PAGE = Path(__file__).parents[2] / "docs" / "gradients.md"
 TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 
@@ -62,12 +63,18 @@ def outcome(name: str, how: str) -> str | None:
     rows, right = gradients(batch), slow_gradients(other, batch, groups)
     assert rows.shape == right.shape
     assert rows.dtype == torch.float32
-    assert (rows - right).norm(dim=1).max() <= (3e-2 if case.half else 1e-5) * right.norm(dim=1).max()
+    tolerance, largest = 3e-2 if case.half else 1e-5, right.norm(dim=1).max()
+    assert (rows - right).norm(dim=1).max() <= tolerance * largest
+    if isinstance(gradients, GhostGradients):
+        factored = gradients.factored(batch)
+        assert (factored.norms() - right.norm(dim=1)).abs().max() <= 10 * tolerance * largest
+        total = factored.weighted_sum(torch.ones(len(right), dtype=torch.float64))
+        assert (total - right.sum(0)).norm() <= len(right) * tolerance * largest
     return gradients.name
 
 
 def table() -> str:
-    lines = ["| | functional | hooks | loop | `auto` takes |", "|---|---|---|---|---|"]
+    lines = [f"| | {' | '.join(BACKENDS)} | `auto` takes |", "|---|---|---|---|---|---|"]
     for name in ZOO:
         marks = ["right" if outcome(name, how) else "refused" for how in BACKENDS]
         lines.append(f"| {name} | {' | '.join(marks)} | {outcome(name, 'auto')} |")
@@ -77,6 +84,7 @@ def table() -> str:
 @pytest.mark.parametrize("name", ZOO)
 def test_gradients_are_right_or_the_backend_is_refused(name: str) -> None:
     assert outcome(name, "functional") in ("functional", None)
+    assert outcome(name, "ghost") in ("ghost", None)
     assert outcome(name, "hooks") in ("hooks", None)
     assert outcome(name, "loop") == "loop", "it works on everything"
     assert outcome(name, "auto") in ("functional", "loop")

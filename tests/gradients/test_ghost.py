@@ -1,0 +1,220 @@
+"""Norms and sums without per-sample gradients, against a loop over the records."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightning_gep.algorithm.gep import Sums
+from lightning_gep.algorithm.groups import ParameterGroups
+from lightning_gep.algorithm.linalg import row_norms
+from lightning_gep.algorithm.spectral import Rotation, TrackedSpectrum
+from lightning_gep.algorithm.subspace import NoSubspace
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients import choice
+from lightning_gep.gradients.ghost import GhostGradients, LinearFactor
+from lightning_gep.gradients.loop import LoopGradients
+from lightning_gep.privacy.release import GP
+from tests.gradients_zoo import ZOO, Classifier, Steps, choose, cross_entropy, loss_of
+from tests.toys import Classifier as Toy
+from tests.toys import loader, strategy, trainer
+
+N = 7
+
+
+class Text(Classifier):
+    """Words to classes."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__(nn.Sequential(nn.Embedding(words, 6, padding_idx=0), nn.Linear(6, 40), nn.Tanh(), Mean()))
+        self.head = nn.Linear(40, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.network(x))
+
+
+class Mean(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(1)
+
+
+class Frames(nn.Module):
+    """Every record is three images to the convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(2, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.convolution(x.flatten(0, 1)).flatten(1).unflatten(0, (-1, 3)).mean(1)
+
+
+def images(*shape: int) -> Tensor:
+    return torch.randn(N, *shape)
+
+
+def words(length: int) -> Tensor:
+    return torch.randint(0, 9, (N, length)) * 100  # words repeat within a record, and 0 is padding
+
+
+def network(*layers: nn.Module, features: int) -> Classifier:
+    return Classifier(nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 3)))
+
+
+CASES: dict[str, Any] = {
+    "Linear": lambda: (network(nn.Linear(5, 4), nn.Tanh(), features=4), images(5)),
+    "Linear over few positions": lambda: (network(nn.Linear(5, 8), nn.Tanh(), features=16), images(2, 5)),
+    "Linear over many positions": lambda: (network(nn.Linear(5, 4), nn.Tanh(), features=120), images(30, 5)),
+    "Conv1d": lambda: (network(nn.Conv1d(3, 4, 3, stride=2, padding=1), nn.ReLU(), features=16), images(3, 8)),
+    "Conv2d": lambda: (network(nn.Conv2d(2, 4, 3, padding=2, dilation=2), nn.ReLU(), features=100), images(2, 5, 5)),
+    "Conv2d in groups": lambda: (network(nn.Conv2d(4, 6, (3, 1), groups=2), features=90), images(4, 5, 5)),
+    "Conv3d": lambda: (network(nn.Conv3d(2, 3, 2), nn.Tanh(), features=24), images(2, 3, 3, 3)),
+    "several images a record": lambda: (network(Frames(), nn.Tanh(), features=64), images(3, 2, 4, 4)),
+    "a layer used twice": lambda: (network(*[nn.Linear(5, 5)] * 2, nn.Tanh(), features=5), images(5)),
+    "a convolution used twice": lambda: (network(*[nn.Conv2d(2, 2, 3, padding=1)] * 2, features=32), images(2, 4, 4)),
+    "Embedding that is rotated": lambda: (Text(900), words(12)),
+    "Embedding that is not": lambda: (Text(1500), words(12)),
+    "GroupNorm": lambda: (network(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), features=36), images(2, 5, 5)),
+}
+
+
+def case(name: str, dtype: torch.dtype = torch.float32) -> tuple[GhostGradients, Any, Tensor]:
+    """The backend, a batch, and its rows by a loop in double precision."""
+    torch.manual_seed(0)
+    module, x = CASES[name]()
+    batch = (x.to(dtype) if x.is_floating_point() else x, torch.arange(N) % 3)
+    module = module.to(dtype)
+    groups = ParameterGroups.from_module(module)
+    backend = GhostGradients(module, loss_of(module), groups)
+    factored_module = backend.module.double()
+    exact = LoopGradients(factored_module, loss_of(factored_module), groups)(
+        (x.double() if x.is_floating_point() else x, batch[1])
+    )
+    module.to(dtype)
+    return backend, batch, exact
+
+
+def rotations(groups: ParameterGroups, *, separable: bool) -> list[Rotation]:
+    """Any matrices and scales will do: nothing rests on their being orthogonal."""
+
+    def of(shape: torch.Size) -> Rotation:
+        sides = (*shape[:2], math.prod(shape[2:])) if len(shape) > 2 else tuple(shape)
+        bases = tuple(torch.randn(side, side) if len(sides) > 1 and side < 1024 else None for side in sides)
+        if separable and len(sides) == 2:
+            rows, columns = (torch.rand(side) + 0.5 for side in sides)
+            return Rotation.separable(bases, (rows, columns))
+        return Rotation(bases, torch.rand(sides) + 0.5)
+
+    return [of(shape) for shape in groups.shapes.values()]
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("coordinates", ["gradients", "full", "separable"])
+def test_norms_are_those_of_a_loop_and_never_smaller(name: str, coordinates: str) -> None:
+    backend, batch, exact = case(name)
+    turned = [] if coordinates == "gradients" else rotations(backend.groups, separable=coordinates == "separable")
+    if turned:
+        parts = exact.split([shape.numel() for shape in backend.groups.shapes.values()], dim=1)
+        exact = torch.cat([one.coordinates(part) for one, part in zip(turned, parts, strict=True)], dim=1)
+    ratios = backend.factored(batch).norms(turned) / row_norms(exact)
+    assert float(ratios.min()) >= 1 - 1e-6
+    assert float(ratios.max()) < 1 + 1e-3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weighted_sums_are_those_of_a_loop_padded_or_not(name: str) -> None:
+    backend, batch, exact = case(name, torch.float64)
+    weights = torch.rand(N, dtype=torch.float64)
+    weights[2] = 0
+    for chunk in (None, N + 4):
+        factored = backend.factored(batch, chunk)
+        assert len(factored) == len(factored.norms()) == N
+        torch.testing.assert_close(factored.weighted_sum(weights), weights @ exact)
+    assert not any(part._forward_hooks for part in backend.module.modules())
+
+
+def test_positions_that_cancel_do_not_hide_a_gradient() -> None:
+    """Products of positions cancel to rounding errors; what is reported must not be below the truth."""
+    torch.manual_seed(0)
+    a, b = torch.randn(50, 1, 40).repeat(1, 2, 1), torch.randn(50, 1, 30)
+    b = torch.cat([b, -b * (1 + 1e-6 * torch.randn(50, 1, 1))], dim=1)
+    exact = torch.einsum("nto,nti->noi", b.double(), a.double()).flatten(1).norm(dim=1)
+    found = LinearFactor(nn.Linear(40, 30), [(a, b)]).squares(None).sqrt()
+    assert bool((found >= exact).all())
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+@pytest.mark.parametrize("name", ["Linear over many positions", "Conv2d", "GroupNorm"])
+def test_a_record_that_is_not_finite_contributes_nothing(name: str, bad: float) -> None:
+    backend, (x, y), exact = case(name)
+    x[3, 0] = bad
+    release = GP(clip_norm=0.5).release(1.0)
+    basis = NoSubspace(backend.groups.num_parameters, torch.zeros(0)).current
+    sums = Sums.zero(basis)
+    sums.add_factored(backend.factored((x, y)), basis, release)
+    others = torch.arange(N) != 3
+    clipped = exact * (0.5 / row_norms(exact)).clamp(max=1)[:, None]
+    distance = float((sums.residual(basis) - clipped[others].sum(0)).norm())
+    assert distance < 0.5 if bad == 1e30 else distance < 2e-3  # a large record is clipped, or counts as not finite
+
+
+def spectral_basis(groups: ParameterGroups) -> Any:
+    source = TrackedSpectrum(groups.shapes, num_anchors=40, decay=0.0)
+    return source.at_step(0, lambda: [torch.randn(40, groups.num_parameters)])
+
+
+@pytest.mark.parametrize("spectral", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_clipped_sums_are_those_of_the_rows_and_within_the_threshold(name: str, spectral: bool) -> None:
+    backend, batch, exact = case(name)
+    p = backend.groups.num_parameters
+    basis = spectral_basis(backend.groups) if spectral else NoSubspace(p, torch.zeros(0)).current
+    release = GP(clip_norm=0.3).release(1.0)
+    by_rows, factored = Sums.zero(basis), Sums.zero(basis)
+    by_rows.add(basis.coordinates(exact.float()), basis, release)
+    factored.add_factored(backend.factored(batch), basis, release)
+    expected = by_rows.residual(basis)
+    assert float((factored.residual(basis) - expected).norm()) < 2e-3 * float(expected.norm()) + 1e-6
+    alone = Sums.zero(basis)
+    alone.add_factored(backend.factored((batch[0][:1], batch[1][:1])), basis, release)
+    assert float(alone.residual(basis).norm()) <= 0.3
+
+
+def test_a_weight_used_outside_of_its_layer_is_refused() -> None:
+    module, batch = ZOO["L2 term in the loss"].build()
+    with pytest.raises(ConfigurationError, match="also used outside of its layer"):
+        choose(module, "ghost", batch)
+
+
+def test_it_is_chosen_for_large_models_whose_rows_nobody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, batch = ZOO["Linear"].build()
+    groups = ParameterGroups.from_module(module)
+
+    def chosen(rows_needed: bool) -> str:
+        return choice.choose_backend(module, loss_of(module), groups, batch, rows_needed=rows_needed).name
+
+    assert chosen(rows_needed=False) == "functional"
+    monkeypatch.setattr(choice, "ROWS_UP_TO", 10)
+    assert chosen(rows_needed=False) == "ghost"
+    assert chosen(rows_needed=True) == "functional"
+    penalised = Steps(lambda m, b: cross_entropy(m, b) + 0.1 * sum(p.square().sum() for p in m.parameters()))
+    groups = ParameterGroups.from_module(penalised)
+    assert choice.choose_backend(penalised, loss_of(penalised), groups, batch, rows_needed=False).name == "functional"
+
+
+@pytest.mark.parametrize("mechanism", ["gp", "spectral"])
+def test_a_fit_is_that_with_gradients(mechanism: str, tmp_path: Any) -> None:
+    weights = {}
+    for gradients in ("functional", "ghost"):
+        module, private = Toy(), strategy(mechanism=mechanism, clip_norm=0.2, gradients=gradients)
+        trainer(tmp_path / gradients, private, max_epochs=3).fit(module, loader())
+        weights[gradients] = torch.cat([p.detach().flatten() for p in module.parameters()])
+        assert private.prepared.gradients.backend.name == gradients
+    torch.testing.assert_close(weights["ghost"], weights["functional"], rtol=0, atol=2e-3)
+
+
+def test_mechanisms_that_project_gradients_need_them() -> None:
+    with pytest.raises(ConfigurationError, match="gradients='auto'"):
+        strategy(mechanism="gep", gradients="ghost")
