@@ -12,6 +12,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from lightning_gep.arguments import positive_integer
 from lightning_gep.errors import ConfigurationError
+from recipes.models.augmentation import random_copies
 
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -21,7 +22,8 @@ Batch = tuple[Tensor, Tensor]
 class ImageClassifier(LightningModule):
     """A network trained on the mean cross entropy of (images, labels), stepped through its schedule once an epoch.
 
-    Logs "train/loss", "val/loss", "val/accuracy" and "test/accuracy".
+    With `copies`, it is trained on so many randomly shifted and mirrored copies of each image, averaged. Logs
+    "train/loss", "val/loss", "val/accuracy" and "test/accuracy".
     """
 
     def __init__(
@@ -30,10 +32,14 @@ class ImageClassifier(LightningModule):
         optimizer: OptimizerFactory,
         scheduler: SchedulerFactory,
         num_classes: int = 10,
+        copies: int | None = None,
     ) -> None:
         super().__init__()
         self.network, self.make_optimizer, self.make_scheduler = network, optimizer, scheduler
         self.num_classes = positive_integer("num_classes", num_classes, "It is the number of classes, e.g. 10.")
+        self.copies = copies
+        if copies is not None:
+            positive_integer("copies", copies, "It is the number of random copies of an image to average, e.g. 4.")
         self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
         self.test_accuracy = MulticlassAccuracy(num_classes, average="micro")
 
@@ -55,6 +61,8 @@ class ImageClassifier(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Mean cross entropy."""
         images, labels = batch
+        if self.copies is not None:
+            images, labels = random_copies(images, self.copies), labels.repeat_interleave(self.copies)
         loss = nn.functional.cross_entropy(self(images), labels)
         self.log("train/loss", loss)
         return loss

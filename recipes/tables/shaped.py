@@ -14,6 +14,12 @@ RATES = (0.5, 1.0, 2.0, 4.0)
 CHOSEN = {"gp": 2.0, "gep": 1.0, "spectral": 1.0, "preconditioned": 2.0}
 """The learning rate with the best validation accuracy among `RATES`."""
 
+OPTIONS = (
+    ("ema", "weights averaged", "callbacks=ema"),
+    ("copies", "four random copies of an image", "+model.copies=4"),
+)
+"""Options that cost no privacy, each alone."""
+
 CIFAR10_TRIALS = Table(
     name="cifar10_trials",
     title="CIFAR-10 with a small network: how learning rates were chosen",
@@ -68,6 +74,16 @@ CIFAR10_CNN = Table(
             "cifar10_cnn/preconditioned",
             overrides=(f"optimizer.lr={CHOSEN['preconditioned']}", "aux=synthetic", "aux.count=5000"),
             seeds=(0, 1, 2),
+        ),
+        *(
+            Cell(
+                f"{name}_{option}_eps2",
+                "CIFAR-10, small network, ε = 2",
+                f"{LINES[name]}, {words}",
+                f"cifar10_cnn/{name}",
+                overrides=(f"optimizer.lr={CHOSEN[name]}", override),
+            )
+            for name, (option, words, override) in product(("gp", "preconditioned"), OPTIONS)
         ),
     ),
 )

@@ -8,8 +8,12 @@ from torch.optim.lr_scheduler import ConstantLR
 
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.functional import FunctionalGradients
+from lightning_gep.gradients.ghost import GhostGradients
+from lightning_gep.gradients.loop import LoopGradients
 from recipes.data.digits import DigitsDataModule
 from recipes.models import schedules
+from recipes.models.augmentation import random_copies
 from recipes.models.cifar_cnn import CifarCNN
 from recipes.models.classifier import ImageClassifier
 from recipes.models.linear_probe import LinearProbe
@@ -42,6 +46,36 @@ def test_the_classifier_learns_the_digits_in_an_ordinary_trainer(tmp_path):
     predictions = torch.cat(trainer.predict(model, data.test_dataloader()))
     accuracy = (predictions == data.test.tensors[1]).float().mean()
     assert accuracy.item() == pytest.approx(metrics["test/accuracy"])
+
+
+def test_copies_are_shifted_and_mirrored_windows_of_their_image():
+    torch.manual_seed(0)
+    image = torch.arange(1.0, 1 + 3 * 8 * 8).view(1, 3, 8, 8)
+    padded = nn.functional.pad(image, [4] * 4)
+    windows = [padded[..., i : i + 8, j : j + 8] for i in range(9) for j in range(9)]
+    possible = [one for window in windows for one in (window, window.flip(3))]
+    copies = random_copies(image, 200)
+    found = [next(i for i, one in enumerate(possible) if torch.equal(one[0], copy)) for copy in copies]
+    assert len(set(found)) > 80, "162 windows, each about as likely"
+
+
+@pytest.mark.parametrize("backend", [FunctionalGradients, GhostGradients])
+def test_the_gradient_of_a_record_is_the_mean_over_its_copies(backend):
+    """One contribution, however many copies; records draw their own shifts."""
+    torch.manual_seed(0)
+    model = ImageClassifier(SmallCNN(), None, None, copies=3)
+    groups = ParameterGroups.from_module(model)
+    batch = (torch.randn(1, 1, 8, 8).repeat(4, 1, 1, 1), torch.full((4,), 3))
+    rows = backend(model, lambda each: model.training_step(each, 0), groups)(batch)
+    assert rows.shape == (4, groups.num_parameters)
+    assert all(not torch.allclose(rows[0], row) for row in rows[1:])
+    seen = []
+    model.forward = lambda images: seen.append(images) or SmallCNN.forward(model.network, images)
+    expected = LoopGradients(model, lambda each: model.training_step(each, 0), groups)((batch[0][:1], batch[1][:1]))
+    images = seen[0].clone()
+    model.copies = None
+    each = LoopGradients(model, lambda one: model.training_step(one, 0), groups)((images, batch[1][:3]))
+    torch.testing.assert_close(expected[0], each.mean(0), rtol=1e-4, atol=1e-6)
 
 
 def rates(make_scheduler, epochs):
