@@ -66,6 +66,10 @@ class Rotation:
         basis = self.bases[side]
         return (values if basis is None else values @ basis) / self.sides[side]
 
+    def without(self, side: int) -> "Rotation":
+        """The coordinates of tensors that are rotated along one side already."""
+        return replace(self, bases=tuple(None if i == side else basis for i, basis in enumerate(self.bases)))
+
     def of_rows(self, values: Tensor, indices: Tensor) -> Tensor:
         """Gradients (… × length) of single rows of a table in its coordinates; the rows themselves are not rotated."""
         _, basis = self.bases
@@ -294,9 +298,14 @@ def sides_of(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _turned(tensors: Tensor, bases: Sequence[Tensor | None]) -> Tensor:
-    """Contract side i of every tensor (n × side₁ × side₂ …) with the columns of basis i."""
-    for side, basis in enumerate(bases):
-        if basis is not None:
-            turned = torch.movedim(tensors, side + 1, -1) @ basis.to(tensors.dtype)
-            tensors = torch.movedim(turned, -1, side + 1)
+    """Contract side i of every tensor (n × side₁ × side₂ …, up to three sides) with the columns of basis i."""
+    out, *inside = (None if basis is None else basis.to(tensors.dtype) for basis in bases)
+    if out is not None:
+        tensors = (out.T @ tensors.flatten(2)).view(tensors.shape)
+    if len(inside) == 1 and inside[0] is not None:
+        tensors = tensors @ inside[0]
+    if len(inside) == 2:
+        tensors = tensors.mT  # channels last: one large product, where their own place takes many small ones
+        tensors = tensors if inside[0] is None else tensors @ inside[0]
+        tensors = (tensors if inside[1] is None else inside[1].T @ tensors).mT
     return tensors

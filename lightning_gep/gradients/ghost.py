@@ -123,8 +123,20 @@ class ConvolutionFactor(Factor):
         super().__init__(layer, [pair for a, b in pairs for pair in zip(a, b, strict=True)])
 
     def squares(self, rotation: Rotation | None) -> Tensor:
-        """From the gradients of this one weight, which are not kept."""
-        rows = torch.stack([self._gradients(a, b) for a, b in self.calls]).sum(0).flatten(1)
+        """From the gradients of this one weight, which are not kept.
+
+        Their channels are rotated before, as those of inputs and output gradients, where these have fewer positions.
+        """
+        calls, layer = self.calls, self.layer
+        if rotation is not None and layer.groups == 1:
+            (out, inside, taps), (positions, others) = rotation.scales.shape, (side[0, 0].numel() for side in calls[0])
+            if positions < out * taps:
+                calls = [(_channels(a, rotation.bases[1]), b) for a, b in calls]
+                rotation = rotation.without(1)
+            if others < inside * taps:
+                calls = [(a, _channels(b, rotation.bases[0])) for a, b in calls]
+                rotation = rotation.without(0)
+        rows = torch.stack([self._gradients(a, b) for a, b in calls]).sum(0).flatten(1)
         return _squares(rows, rotation, self._rounding())
 
     def weighted_sum(self, weights: Tensor, used: Tensor) -> Tensor:
@@ -337,6 +349,11 @@ def _squares(rows: Tensor, rotation: Rotation | None, error: Tensor | float = 0.
     if rotation is None:
         return (row_norms(rows) + error) ** 2
     return (row_norms(rotation.coordinates(rows)) + error / float(rotation.scales.min())) ** 2
+
+
+def _channels(images: Tensor, basis: Tensor | None) -> Tensor:
+    """Images (n × channels × …) with their channels rotated."""
+    return images if basis is None else (basis.T @ images.flatten(2)).view(images.shape)
 
 
 def _wide(values: Tensor) -> Tensor:

@@ -3,6 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from recipes.running.outcome import RESULTS, read_result, result_file
+from recipes.tables import shaped
+
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
@@ -13,3 +16,12 @@ def test_the_tabular_recipe_trains_and_keeps_its_budget(tmp_path, monkeypatch, c
     assert accuracy > 0.75  # always saying "benign" gives 0.63
     assert 2.9 < epsilon <= 3.0
     assert "at ε = " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", shaped.CHOSEN)
+def test_learning_rates_are_those_with_the_best_validation_accuracy(name):
+    runs = shaped.CIFAR10_TRIALS.runs([f"{name}_lr*"])
+    results = {run.cell.name: read_result(result_file(RESULTS, run)) for run in runs}
+    assert len(results) == len(shaped.RATES)
+    best = max(results, key=lambda cell: results[cell]["validation_accuracy"])
+    assert best == f"{name}_lr{shaped.CHOSEN[name]:g}"
