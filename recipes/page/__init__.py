@@ -7,6 +7,7 @@ from pathlib import Path
 from lightning_gep.reporting.text import counted
 from recipes.measured.figures import FIGURES, data_title, measured_files
 from recipes.page import plots
+from recipes.page.accuracy import draw_accuracy
 from recipes.page.overview import README, overview
 from recipes.page.summary import PICTURE, compared, summary
 from recipes.page.table import section
@@ -52,6 +53,7 @@ def write_page(output: Path = RESULTS) -> None:
     for table in TABLES:
         plots.draw(table, results_of(table, output), output)
     plots.draw_summary(compared(PAIRS, output), output / PICTURE)
+    draw_accuracy(output)
     (output / PAGE).write_text(page(output), "utf-8")
     if output == RESULTS:
         README.write_text(overview(README.read_text("utf-8"), TABLES), "utf-8")
