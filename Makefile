@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA ?= data
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train results bench lint types contracts unit quick test mutants clean
+.PHONY: help setup train results bench docs lint types contracts unit quick test mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
@@ -35,6 +35,9 @@ bench: setup  ## time and memory of a private step beside the alternatives (use 
 	$(BIN)/python -m benchmarks.profile_step
 	$(BIN)/python -m benchmarks.scaling
 
+docs: setup  ## build the site from docs/ into site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 lint: setup  ## check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -58,4 +61,4 @@ mutants: setup  ## plant 28 bugs that break privacy, and show that a test fails 
 	$(BIN)/python -m tests.planted_bugs
 
 clean:  ## delete the virtual environment and the caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache dist site

@@ -1,4 +1,4 @@
-"""What mkdocs needs beside the pages in docs/: pages from elsewhere in the repository, links that leave docs/, errors."""
+"""What mkdocs needs beside the pages in docs/: pages from elsewhere, links that leave docs/, and error messages."""
 
 import posixpath
 import re

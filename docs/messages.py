@@ -1,6 +1,7 @@
 """Every error message of the package, read from its source: what a user may search for."""
 
 import ast
+import html
 import re
 from pathlib import Path
 
@@ -93,4 +94,5 @@ def with_messages(markdown: str, package: Path) -> str:
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>#|{}])", r"\\\1", " ".join(text.split()))
+    """Plain text for Markdown, which knows no escape for < and &."""
+    return re.sub(r"([\\`*_\[\]#{}])", r"\\\1", html.escape(" ".join(text.split()), quote=False))

@@ -1,4 +1,4 @@
-"""The README's picture: test accuracy against ε, from the committed results. Cells without a result are left out."""
+"""The README's picture and table of test accuracies, from the committed results."""
 
 import statistics
 from dataclasses import dataclass
@@ -7,11 +7,14 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from recipes.running.outcome import results_of
+from recipes.page.overview import between
+from recipes.page.table import accuracy
+from recipes.running.outcome import RESULTS, results_of
 from recipes.tables import LINEAR_PROBE, MNIST_EPSILON2, MNIST_LARGER_EPSILON, TABLE1
 from recipes.tables.types import Table
-from recipes.writing import save_svg
+from recipes.writing import markdown_table, save_svg
 
+FRONT_PAGE = Path(__file__).resolve().parents[2] / "README.md"
 PICTURE = "accuracy_against_epsilon.svg"
 COLOURS = {"GEP": "#1d3557", "DP-SGD": "#c1666b", "no privacy": "#6b9080"}
 
@@ -65,8 +68,30 @@ PANELS = (
 )
 
 
+HEAD = ["test accuracy, %", "no privacy", "DP-SGD", "GEP", "runs"]
+ROWS = {
+    "MNIST, ε = 2, the paper's settings": (TABLE1, "mnist", "mnist_gp_eps2", "mnist_gep_eps2"),
+    "MNIST, ε = 2, both tuned": (MNIST_EPSILON2, "mnist", "mnist_best_gp", "mnist_best"),
+    "features of CIFAR-10, ε = 2": (LINEAR_PROBE, "linear_probe", "gp_eps2", "gep_eps2_half"),
+    "CIFAR-10, ResNet20, ε = 2": (TABLE1, "cifar10", "cifar10_gp_eps2", "cifar10_gep_eps2"),
+}
+"""The README's rows: a table and its cells without privacy, of DP-SGD and of GEP."""
+
+
+def front_page(text: str, output: Path = RESULTS) -> str:
+    """The README with its table brought up to date."""
+    return between("accuracies", text, markdown_table(HEAD, [_row(label, output) for label in ROWS]))
+
+
+def _row(label: str, output: Path) -> list[str]:
+    table, *cells = ROWS[label]
+    runs = [results_of(table, output)[cell] for cell in cells]
+    figures = [accuracy(each, "test_accuracy") or "not run" for each in runs]
+    return [label, *figures, ", ".join(str(len(each)) for each in runs[1:])]
+
+
 def draw_accuracy(output: Path) -> None:
-    """Write the picture beside the results."""
+    """Write the picture beside the results. Cells without a result are left out."""
     figure = Figure(figsize=(9.6, 3.0), layout="constrained")
     for axis, panel in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
         for name, points in panel.curves.items():
@@ -76,7 +101,8 @@ def draw_accuracy(output: Path) -> None:
         axis.set_xlabel("ε")
         axis.set_xlim(0, 1.1 * max(epsilon for points in panel.curves.values() for epsilon in points))
         axis.grid(alpha=0.25)
-        axis.legend(fontsize=7, frameon=False, loc=panel.legend)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=7, frameon=False, loc=panel.legend)
     figure.axes[0].set_ylabel("test accuracy, %")
     save_svg(figure, output / PICTURE)
 
