@@ -58,4 +58,4 @@ def on_page_markdown(markdown, page, config, files):
         relative = posixpath.relpath(to, posixpath.dirname(page.file.src_uri))
         return f"{image}[{text}]({relative}{'#' * bool(anchor)}{anchor})"
 
-    return LINK.sub(in_site, markdown)
+    return LINK.sub(in_site, markdown).replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")  # figures stay whole

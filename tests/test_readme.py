@@ -5,7 +5,6 @@ import re
 import statistics
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,8 @@ PAGES = ("README.md", "docs/quickstart.md", "docs/commands.md", "docs/choosing.m
 
 
 def blocks(page, kind):
-    """The code blocks of a page, those in tabs too."""
-    found = re.findall(rf"^( *)```{kind}\n(.*?)^\1```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    return [textwrap.dedent(text) for _, text in found]
+    """The code blocks of a page."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
 LINES = [line for page in PAGES for text in blocks(page, "bash") for line in text.splitlines()]
