@@ -40,6 +40,8 @@ def run(options: Namespace) -> None:
         console.print(plan_table(plans))
     for note in notes(plans):
         console.print(Text(note, style="dim"))
+    if options.compare:
+        _print_comparison(jobs, console)
     for path in (options.html, options.json):
         if path is not None:
             console.print(Text(f"Written: {path}"))
@@ -97,6 +99,17 @@ def _print_search(found: Search, console: Console) -> None:
         console.print(Text(f"\nLeast {words}", style="bold"))
         console.print(plan_table(found.best[criterion], among=found.rows))
     console.print()
+
+
+def _print_comparison(jobs: Sequence[Job], console: Console) -> None:
+    from lightning_gep.cli.plan.mechanisms import NOTE, compare, mechanism_table  # needs torch and Lightning
+
+    for job in jobs:
+        with job.one_line_errors:
+            table = mechanism_table(compare(job))
+        table.title = " ".join(f"{key}={value}" for key, value in job.labels.items()) or None
+        console.print(table)
+    console.print(Text(NOTE, style="dim"))
 
 
 def _as_json(plans: Sequence[NoisePlan], searches: Sequence[Search]) -> dict[str, Any]:
