@@ -15,6 +15,7 @@ from lightning_gep.cli.plan.inputs import Job, make_jobs
 from lightning_gep.cli.plan.output import notes, plan_table, search_in_words, shared_figures, why_min_steps
 from lightning_gep.cli.plan.search import CRITERIA, Search, Track, default_batch_sizes, search
 from lightning_gep.privacy.files import write_json
+from lightning_gep.reporting.groups import grouped
 
 CHOSEN_BY_A_SEARCH = ("data.batch_size", "trainer.max_epochs")
 
@@ -24,7 +25,9 @@ def run(options: Namespace) -> None:
     console = Console()
     with _progress() as track:
         jobs = make_jobs(options.overrides, options.records, options.parameters)
-        searches = [_search(alike, options, track) for alike in _alike(jobs)] if options.search else []
+        # Batch size and epochs are what a search chooses, so jobs that differ in nothing else are one search.
+        alike = grouped(jobs, lambda job: repr(_other_labels(job))) if options.search else {}
+        searches = [_search(found, options, track) for found in alike.values()]
         plans = [row for found in searches for row in found.rows] or [_plan(job) for job in track(jobs, "calibrating")]
         if options.html is not None:
             from lightning_gep.cli.plan.page import write_page  # needs the [report] extra
@@ -34,15 +37,12 @@ def run(options: Namespace) -> None:
             write_json(options.json, _as_json(plans, searches))
     for found in searches:
         _print_search(found, console)
-    if searches:
-        console.print(Text(why_min_steps(options.min_steps or MIN_STEPS), style="dim"))
-    else:
+    if not searches:
         console.print(plan_table(plans))
-    for note in notes(plans):
+    for note in [*([why_min_steps(options.min_steps or MIN_STEPS)] if searches else []), *notes(plans)]:
         console.print(Text(note, style="dim"))
-    for path in (options.html, options.json):
-        if path is not None:
-            console.print(Text(f"Written: {path}"))
+    for path in filter(None, (options.html, options.json)):
+        console.print(Text(f"Written: {path}"))
 
 
 @contextmanager
@@ -56,14 +56,6 @@ def _progress() -> Iterator[Track]:
 def _plan(job: Job) -> NoisePlan:
     with job.one_line_errors:
         return plan_noise(job.settings, job.size, job.labels)
-
-
-def _alike(jobs: Sequence[Job]) -> list[list[Job]]:
-    """The jobs in groups that differ only in batch size and epochs, which a search chooses itself."""
-    groups: dict[str, list[Job]] = {}
-    for job in jobs:
-        groups.setdefault(repr(_other_labels(job)), []).append(job)
-    return list(groups.values())
 
 
 def _other_labels(job: Job) -> dict[str, str]:
