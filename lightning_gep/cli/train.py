@@ -50,10 +50,22 @@ def run_job(config: "DictConfig") -> None:
     global begun
     begun = True
     job = HydraConfig.get()
-    if job.mode == RunMode.MULTIRUN:
-        job_of_a_sweep(config, list(job.overrides.task), in_worker="Joblib" in job.launcher._target_)
-    else:
-        single_job(config, list(job.overrides.task))
+    overrides = list(job.overrides.task)
+    if job.mode != RunMode.MULTIRUN:
+        return single_job(config, overrides)
+    from lightning_gep.cli.console import output_into
+    from lightning_gep.cli.interrupts import job_in_worker
+
+    # All output goes to the job's own file; an error is in its record, and the sweep continues.
+    in_worker = "Joblib" in job.launcher._target_
+    with output_into(Path(config.output_dir) / "console.log"), job_in_worker(in_worker) as may_start:
+        from lightning_gep.cli.job import train
+
+        try:
+            if may_start:
+                train(config, overrides)
+        except Exception:
+            traceback.print_exc()
 
 
 def single_job(config: "DictConfig", overrides: list[str]) -> None:
@@ -76,21 +88,6 @@ def single_job(config: "DictConfig", overrides: list[str]) -> None:
         raise SystemExit(2) from None
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
         Console().print(summary_table(record, Path(config.output_dir)))
-
-
-def job_of_a_sweep(config: "DictConfig", overrides: list[str], *, in_worker: bool) -> None:
-    """Train and test with all output in the job's own file; an error is in its record, and the sweep continues."""
-    from lightning_gep.cli.console import output_into
-    from lightning_gep.cli.interrupts import job_in_worker
-
-    with output_into(Path(config.output_dir) / "console.log"), job_in_worker(in_worker) as may_start:
-        from lightning_gep.cli.job import train
-
-        try:
-            if may_start:
-                train(config, overrides)
-        except Exception:
-            traceback.print_exc()
 
 
 if __name__ == "__main__":
