@@ -144,7 +144,9 @@ def _print_changes(directory: Path, runs: Runs, console: Console, done: threadin
         _look(directory, runs)
         for number, (job, run) in enumerate(runs.items(), 1):
             if run is not None and run.status != seen[job]:
-                console.print(Text(f"[{number}/{len(runs)}] {run.status} {job}{_outcome(run)}"), soft_wrap=True)
+                figures = ", ".join(f"{name} {figure}" for name, figure in _figures(run).items())
+                outcome = {"running": "", "failed": f": {run.error}"}.get(run.status, f": {figures}")
+                console.print(Text(f"[{number}/{len(runs)}] {run.status} {job}{outcome}"), soft_wrap=True)
                 seen[job] = run.status
 
 
@@ -153,13 +155,6 @@ def _look(directory: Path, runs: Runs) -> None:
     for job, run in runs.items():
         if _status(run) != "finished":
             runs[job] = RunRecord.read(directory / job)
-
-
-def _outcome(run: RunRecord) -> str:
-    if run.status == "running":
-        return ""
-    figures = ", ".join(f"{name} {figure}" for name, figure in _figures(run).items())
-    return f": {run.error if run.status == 'failed' else figures}"
 
 
 def _status(run: RunRecord | None) -> str:

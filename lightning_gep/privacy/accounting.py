@@ -14,7 +14,7 @@ from typing import Any
 
 import dp_accounting
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
 from lightning_gep.arguments import not_negative, one_of
@@ -120,8 +120,12 @@ class Pld(Accountant):
         return max(self.FINEST_GRID, epsilon / 20_000 * min(10.0, max(1.0, 300 / steps)))
 
     def _composed(self, history: History, grid: float) -> Any:
-        events = (_pld_of_step(event, grid).self_compose(count) for event, count in history)
-        return reduce(lambda one, other: one.compose(other), events)
+        def composed(event: SampledGaussian, count: int) -> Any:
+            sigma, rate = event.noise_multiplier, event.sample_rate
+            step = from_gaussian_mechanism(sigma, sampling_prob=rate, value_discretization_interval=grid)
+            return step.self_compose(count)
+
+        return reduce(lambda one, other: one.compose(other), (composed(event, count) for event, count in history))
 
 
 class Prv(Accountant):
@@ -226,9 +230,3 @@ def power_of_ten_below(value: float) -> float:
 @lru_cache(maxsize=256)
 def _rdp_of_step(event: SampledGaussian) -> Any:
     return RdpAccountant(Rdp.ORDERS).compose(event.to_dp_event()).rdp
-
-
-def _pld_of_step(event: SampledGaussian, grid: float) -> Any:
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        event.noise_multiplier, sampling_prob=event.sample_rate, value_discretization_interval=grid
-    )

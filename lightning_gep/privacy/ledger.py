@@ -160,7 +160,8 @@ def read_or_none(path: str | os.PathLike[str]) -> LedgerContent | None:
                     "Restore the file from a copy."
                 )
             content.torn = content.torn or TORN_LINE not in lines[number:]
-            content.releases.append(content.releases[-1] if content.releases else _first_event(content))
+            planned = SampledGaussian(content.parameters["sample_rate"], content.parameters["noise_multiplier"])
+            content.releases.append(content.releases[-1] if content.releases else planned)
         elif "carried" in entry:
             content.carried += entry["carried"]
         elif line != TORN_LINE:
@@ -175,10 +176,6 @@ def _is_torn(following: list[bytes]) -> bool:
     """
     others = itertools.dropwhile(lambda line: line != TORN_LINE and TORN_LINE.startswith(line), following)
     return next(others, TORN_LINE) == TORN_LINE
-
-
-def _first_event(content: LedgerContent) -> SampledGaussian:
-    return SampledGaussian(content.parameters["sample_rate"], content.parameters["noise_multiplier"])
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

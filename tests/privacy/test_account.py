@@ -75,7 +75,7 @@ def test_resume_takes_the_larger_of_ledger_and_checkpoint(tmp_path):
     spent(account, 3)
     account.ledger.close()
 
-    resumed = PrivacyAccount.from_state(checkpoint, plan())
+    resumed = PrivacyAccount.from_state(checkpoint)
     resumed.resume_ledger(tmp_path / "ledger")
     assert resumed.steps == 8, "three steps were lost with the process, and are spent all the same"
     with pytest.raises(BudgetExhaustedError):
@@ -84,7 +84,7 @@ def test_resume_takes_the_larger_of_ledger_and_checkpoint(tmp_path):
     resumed.ledger.close()
 
     checkpoint["steps"] = 25
-    ahead = PrivacyAccount.from_state(checkpoint, plan())
+    ahead = PrivacyAccount.from_state(checkpoint)
     ahead.resume_ledger(tmp_path / "ledger")
     assert ahead.steps == 25
 
@@ -101,9 +101,8 @@ def test_resume_takes_the_larger_of_ledger_and_checkpoint(tmp_path):
     ],
 )
 def test_changing_a_privacy_setting_on_resume_is_an_error_that_says_which(change, named):
-    checkpoint = spent(PrivacyAccount(plan()), 2).state_dict()
     with pytest.raises(ConfigurationError, match=named):
-        PrivacyAccount.from_state(checkpoint, plan(**change))
+        check_same_plan(plan(), plan(**change))
 
 
 def test_a_ledger_with_other_noise_is_refused(tmp_path):

@@ -73,7 +73,7 @@ class NoisePlan:
     def row(self) -> dict[str, Any]:
         """Plain numbers and strings."""
         parts = {"embedding": self.plan.release.embedding, "residual": self.plan.release.residual}
-        row = {
+        row: dict[str, Any] = {
             "mechanism": self.mechanism,
             "labels": dict(self.labels),
             "records": self.size.num_records,

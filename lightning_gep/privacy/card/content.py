@@ -29,6 +29,7 @@ NO_BOUND = "the accountant proves no finite ε"
 SEEDED = "sampling and noise follow a seed and can be repeated"
 SEEDED_BEFORE = "an earlier part of this run followed a seed that can be repeated"
 
+Card = dict[str, Any]
 Figures = dict[str, Figure]
 """Accountant → ε; None where it was not computed."""
 
@@ -59,7 +60,7 @@ class RunFacts:
         return list(dict.fromkeys((*self.left_before, *now_left)))
 
 
-def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str, Any]:
+def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> Card:
     """The card of a run as of now."""
     plan, ended = account.plan, status != "training"
     not_private = _why_not_private(account, facts)
@@ -68,6 +69,13 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
     if spent == "inf" and not not_private:
         not_private = [NO_BOUND]
     carried = 0 if account.ledger is None else account.ledger.content.carried
+    if facts.selection_before is None:
+        selection = selection_block(
+            "single", spent, runs=1, delta=plan.delta, accountant=plan.accountant, complete=ended
+        )
+    else:  # what a sweep counted before the run continued is no longer complete
+        words = str(facts.selection_before["explanation"]).removesuffix(CONTINUED)
+        selection = {**facts.selection_before, "complete": False, "explanation": words + CONTINUED}
     return {
         "format": FORMAT,
         "kind": "run",
@@ -115,7 +123,7 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
             "left_unprotected": facts.left,
         },
         "utility": sentence("utility"),
-        "selection": _selection(spent, plan, facts.selection_before, ended=ended),
+        "selection": selection,
         "randomness": {
             "generator": facts.generator,
             "secret": not {SEEDED, SEEDED_BEFORE} & {*not_private},
@@ -218,18 +226,7 @@ def _asked(account: PrivacyAccount, steps: int, accountant: str) -> Figure:
     return figure(epsilon([(account.plan.event, steps)], account.delta, accountant))
 
 
-def _selection(spent: Figure, plan: PrivacyPlan, before: Mapping[str, Any] | None, *, ended: bool) -> dict[str, Any]:
-    """The run alone; or what a sweep counted before the run continued, which is then no longer complete."""
-    if before is not None:
-        words = str(before["explanation"]).removesuffix(CONTINUED)
-        return {**before, "complete": False, "explanation": words + CONTINUED}
-    return {
-        "runs": 1,
-        "rule": "single",
-        "epsilon": spent,
-        "delta": plan.delta,
-        "accountant": plan.accountant,
-        "explanation": sentence("single"),
-        "complete": ended,
-        "conditions": sentences("single_conditions"),
-    }
+def selection_block(rule: str, epsilon: Figure, *, facts: Mapping[str, Any] | None = None, **block: Any) -> Card:
+    """What picking this run cost; `facts` are further values for the explanation of the `rule` in `sentences.txt`."""
+    found = {"rule": rule, "epsilon": epsilon, **block, "conditions": sentences(f"{rule}_conditions")}
+    return {**found, "explanation": sentence(f"{rule}_selection", **found, **(facts or {}))}

@@ -6,8 +6,8 @@ from typing import Any
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.accounting import LARGEST_TIGHT_EPSILON, SampledGaussian
-from lightning_gep.privacy.card.content import FORMAT, TERMS
-from lightning_gep.privacy.card.rendering import sentence, sentences
+from lightning_gep.privacy.card.content import FORMAT, TERMS, selection_block
+from lightning_gep.privacy.card.rendering import sentence
 from lightning_gep.privacy.files import now
 from lightning_gep.privacy.rounding import figure
 from lightning_gep.privacy.selection import SHAPES, Distribution, RunCost, composed_cost, repeat_and_select_cost
@@ -44,17 +44,15 @@ def sweep_selection(costs: Sequence[RunCost | None], *, repetitions: Mapping[str
     total = math.inf if not_private else composed_cost([cost.history for cost in known], delta, accountant)
     if LARGEST_TIGHT_EPSILON < total < math.inf:
         accountant = "rdp"  # where ε is this large, the tight accountants return its bound
-    block = {
-        "runs": len(costs),
-        "rule": "composition",
-        "epsilon": figure(total),
-        "delta": delta,
-        "accountant": accountant,
-        "complete": complete,
-        "conditions": sentences("composed_conditions"),
-    }
-    words = sentence("composed", **block, not_private=not_private, missing=len(costs) - len(known))
-    return {**block, "explanation": words}
+    return selection_block(
+        "composition",
+        figure(total),
+        runs=len(costs),
+        delta=delta,
+        accountant=accountant,
+        complete=complete,
+        facts={"not_private": not_private, "missing": len(costs) - len(known)},
+    )
 
 
 def _repeated(costs: Sequence[RunCost], repetitions: Mapping[str, Any], complete: bool) -> dict[str, Any]:
@@ -69,20 +67,16 @@ def _repeated(costs: Sequence[RunCost], repetitions: Mapping[str, Any], complete
     private = all(cost.private for cost in costs) and all(c.get("private", True) for c in listed)
     total = repeat_and_select_cost(drawn + others, delta, distribution) if private else math.inf
     drawn_from = {"mean": distribution.mean, "distribution": name, "all_candidates_counted": bool(others)}
-    block = {
-        "runs": None,
-        "rule": "repeat_and_select",
-        "epsilon": figure(total),
-        "delta": delta,
-        "accountant": "rdp",
-        "complete": complete,
-        "conditions": sentences("repeated_conditions"),
-    }
-    return {
-        **block,
-        "explanation": sentence("repeated", **block, **drawn_from, private=private),
-        "repetitions": {**drawn_from, "shape": figure(distribution.shape)},
-    }
+    block = selection_block(
+        "repeat_and_select",
+        figure(total),
+        runs=None,
+        delta=delta,
+        accountant="rdp",
+        complete=complete,
+        facts={**drawn_from, "private": private},
+    )
+    return {**block, "repetitions": {**drawn_from, "shape": figure(distribution.shape)}}
 
 
 def sweep_card(
