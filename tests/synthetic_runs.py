@@ -4,7 +4,9 @@ The numbers are made up, but hang together: noise and ε belong to the plan of 1
 grows with ε.
 """
 
+import copy
 import csv
+import functools
 import itertools
 import math
 import random
@@ -141,14 +143,20 @@ def write_sweep(
     return list(jobs)
 
 
+@functools.cache  # the accountants take a second
+def _real_card(status, private):
+    return a_card(status=status, generator="system" if private else "seeded")
+
+
 def run_card(report, mechanism, k, status):
     """A real card with the figures of a made-up account."""
     spent, private = report["epsilon"], report["private"]
-    card = a_card(status=status, steps=report["steps"], generator="system" if private else "seeded")
+    card = copy.deepcopy(_real_card(status, private))
     parts = {"embedding": None} if mechanism == "gp" else {"residual": None} if mechanism == "bgep" else {}
     card["guarantee"] |= {"delta": DELTA, "accountant": "pld", "epsilon_spent": {"pld": spent}, "private": private}
     card["mechanism"] |= {**parts, "name": mechanism, "noise_multiplier": report["noise_multiplier"], "k": k}
     card["selection"] |= {"epsilon": spent, "delta": DELTA}
+    card["steps"] |= {"counted": report["steps"], "planned": STEPS}
     return {**card, "not_covered": [*card["not_covered"][:1], "values logged as nonprivate/…"]}
 
 
@@ -157,9 +165,7 @@ def sweep_card(runs, epsilon):
     together = f"The {runs} runs compose: whoever sees all of them, or the best, sees at most this."
     total = {"runs": runs, "rule": "composition", "epsilon": 0.8 * epsilon, "delta": 0.0018, "accountant": "pld"}
     card = sweep_card_of("digits sweep", {}, {**total, "explanation": together, "complete": True}, SOFTWARE)
-    card["guarantee"]["statement"] = (
-        f"All {runs} models together are ({0.8 * epsilon:g}, 0.0018)-differentially private."
-    )
+    card["guarantee"]["statement"] = f"All {runs} models together are ({0.8 * epsilon:g}, 0.0018)-DP."
     return {**card, "not_covered": ["validation and test records, and choices made by looking at them"]}
 
 
