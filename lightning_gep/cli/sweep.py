@@ -3,7 +3,7 @@
 import secrets
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -110,29 +110,27 @@ class GridSweeper(Sweeper):
         return {name: [*fixed, *job, sweep, f"hydra.sweep.subdir={quoted(name)}"] for name, job in jobs.items()}
 
     def _run(self, jobs: dict[str, Job], console: Console) -> None:
-        workers = passed_on_to_workers() if self.extra == "joblib" else nullcontext()
-        try:
-            with watched(self.directory, self.record.jobs, console), workers:
-                self._launch(list(jobs.values()))
-        except (KeyboardInterrupt, SystemExit):
-            console.print(f"Interrupted. The same command continues in {short_path(self.directory)}.")
-            raise KeyboardInterrupt from None
-        finally:
-            self._close(console)
-
-    def _launch(self, jobs: list[Job]) -> None:
+        workers: AbstractContextManager[None] = nullcontext()
         if self.extra == "joblib":
             from joblib import effective_n_jobs  # type: ignore[import-untyped]
 
+            workers = passed_on_to_workers()
             # Ctrl-C would end an idle worker, and joblib would then kill the others, too.
             with read_write(self.config.hydra):
                 self.config.hydra.launcher.n_jobs = min(effective_n_jobs(self.config.hydra.launcher.n_jobs), len(jobs))
         OmegaConf.save(self.config, self.directory / "multirun.yaml")
         launcher = Plugins.instance().instantiate_launcher(self.hydra_context, self.task_function, self.config)
-        size = self.max_batch_size or len(jobs)
-        for first in range(0, len(jobs), size):
-            for result in launcher.launch(jobs[first : first + size], initial_job_idx=first):
-                _ = result.return_value  # raises what went wrong outside of training
+        listed, size = list(jobs.values()), self.max_batch_size or len(jobs)
+        try:
+            with watched(self.directory, self.record.jobs, console), workers:
+                for first in range(0, len(listed), size):
+                    for result in launcher.launch(listed[first : first + size], initial_job_idx=first):
+                        _ = result.return_value  # raises what went wrong outside of training
+        except (KeyboardInterrupt, SystemExit):
+            console.print(f"Interrupted. The same command continues in {short_path(self.directory)}.")
+            raise KeyboardInterrupt from None
+        finally:
+            self._close(console)
 
     def _close(self, console: Console) -> None:
         """Print how it ended, and write what it cost."""

@@ -86,6 +86,15 @@ def sweep_card(
     spent, delta = selection["epsilon"], selection["delta"]
     private = spent != "inf" and all(card["guarantee"]["private"] for card in cards.values())
     repeated = selection["rule"] == "repeat_and_select"
+    runs = []
+    for job, card in cards.items():
+        guarantee, mechanism = card["guarantee"], card["mechanism"]
+        run = {"job": job, "run_id": card["run_id"], "status": card["status"]}
+        run |= {key: guarantee[key] for key in ("private", "delta", "accountant")}
+        run |= {key: mechanism[key] for key in ("k", "noise_multiplier")}
+        epsilon = guarantee["epsilon_spent"][guarantee["accountant"]]
+        own = {"epsilon": epsilon, "sample_rate": card["sampling"]["sample_rate"], "steps": card["steps"]["counted"]}
+        runs.append({**run, **own, "mechanism": mechanism["name"]})
     return {
         "format": FORMAT,
         "kind": "sweep",
@@ -101,27 +110,9 @@ def sweep_card(
             "accountant": selection["accountant"],
             "epsilon_spent": {selection["accountant"]: spent},
         },
-        "runs": [_run(job, card) for job, card in cards.items()],
+        "runs": runs,
         "selection": dict(selection),
         "share": sentence("keep_to_yourself") if repeated else None,
         "not_covered": list(dict.fromkeys(line for card in cards.values() for line in card["not_covered"])),
         "software": dict(software),
-    }
-
-
-def _run(job: str, card: Card) -> dict[str, Any]:
-    guarantee, mechanism = card["guarantee"], card["mechanism"]
-    return {
-        "job": job,
-        "run_id": card["run_id"],
-        "status": card["status"],
-        "private": guarantee["private"],
-        "epsilon": guarantee["epsilon_spent"][guarantee["accountant"]],
-        "delta": guarantee["delta"],
-        "accountant": guarantee["accountant"],
-        "mechanism": mechanism["name"],
-        "k": mechanism["k"],
-        "noise_multiplier": mechanism["noise_multiplier"],
-        "sample_rate": card["sampling"]["sample_rate"],
-        "steps": card["steps"]["counted"],
     }
