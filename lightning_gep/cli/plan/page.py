@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lightning_gep.cli.plan.costs import NoisePlan
 from lightning_gep.cli.plan.output import cells, differing_figures, figures, notes, search_in_words, shared_figures
-from lightning_gep.cli.plan.search import Search, Track
+from lightning_gep.cli.plan.search import Search, tracked
 from lightning_gep.privacy.files import write_text
 from lightning_gep.reporting.groups import grouped
 from lightning_gep.reporting.pages import page as html_page
@@ -15,10 +15,10 @@ from lightning_gep.reporting.plots import Entry, Plot, Style, axis, numbered, tr
 MAX_CURVES = 8
 
 
-def write_page(path: Path, plans: Sequence[NoisePlan], searches: Sequence[Search], track: Track) -> None:
+def write_page(path: Path, plans: Sequence[NoisePlan], searches: Sequence[Search]) -> None:
     """Write the page of these plans; the first plot shows every candidate of the searches."""
     searched = [row for found in searches for row in found.grid]
-    plots = [noise_by_batch_size(searched or plans, plans if searched else ()), epsilon_over_steps(plans, track)]
+    plots = [noise_by_batch_size(searched or plans, plans if searched else ()), epsilon_over_steps(plans)]
     drawn = [plot for plot in plots if plot.traces]
     several = len(plans) > 1
     names = differing_figures(plans)
@@ -74,12 +74,12 @@ def noise_by_batch_size(plans: Sequence[NoisePlan], marked: Sequence[NoisePlan] 
     )
 
 
-def epsilon_over_steps(plans: Sequence[NoisePlan], track: Track) -> Plot:
+def epsilon_over_steps(plans: Sequence[NoisePlan]) -> Plot:
     """ε over the steps of a run, once for all plans that share it: it does not depend on the mechanism."""
     curves = grouped([plan for plan in plans if math.isfinite(plan.epsilon)], _sampling)
     entries = [Entry(name, name, numbered(place)) for place, name in enumerate(list(curves)[:MAX_CURVES])]
     traces = []
-    for entry in track(entries, "ε over the run"):
+    for entry in tracked(entries, "ε over the run"):
         points = [(0.0, 0.0), *((float(at), epsilon) for at, epsilon in curves[entry.label][0].epsilon_over_steps())]
         texts = [f"{entry.label}\nstep {steps:g}: ε {epsilon:.3f}" for steps, epsilon in points]
         traces.append(trace(points, texts, entry))

@@ -1,19 +1,17 @@
 """gep-plan from its parsed options to what it prints and writes."""
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.text import Text
 
 from lightning_gep.cli.plan.command import EPOCHS, MIN_STEPS, TOP
 from lightning_gep.cli.plan.costs import NoisePlan, plan_noise
 from lightning_gep.cli.plan.inputs import Job, make_jobs
 from lightning_gep.cli.plan.output import notes, plan_table, search_in_words, shared_figures, why_min_steps
-from lightning_gep.cli.plan.search import CRITERIA, Search, Track, default_batch_sizes, search
+from lightning_gep.cli.plan.search import CRITERIA, Search, default_batch_sizes, search, tracked
 from lightning_gep.privacy.files import write_json
 from lightning_gep.reporting.groups import grouped
 
@@ -23,18 +21,17 @@ CHOSEN_BY_A_SEARCH = ("data.batch_size", "trainer.max_epochs")
 def run(options: Namespace) -> None:
     """Plan, write the files asked for, and print."""
     console = Console()
-    with _progress() as track:
-        jobs = make_jobs(options.overrides, options.records, options.parameters)
-        # Batch size and epochs are what a search chooses, so jobs that differ in nothing else are one search.
-        alike = grouped(jobs, lambda job: repr(_other_labels(job))) if options.search else {}
-        searches = [_search(found, options, track) for found in alike.values()]
-        plans = [row for found in searches for row in found.rows] or [_plan(job) for job in track(jobs, "calibrating")]
-        if options.html is not None:
-            from lightning_gep.cli.plan.page import write_page  # needs the [report] extra
+    jobs = make_jobs(options.overrides, options.records, options.parameters)
+    # Batch size and epochs are what a search chooses, so jobs that differ in nothing else are one search.
+    alike = grouped(jobs, lambda job: repr(_other_labels(job))) if options.search else {}
+    searches = [_search(found, options) for found in alike.values()]
+    plans = [row for found in searches for row in found.rows] or [_plan(job) for job in tracked(jobs, "calibrating")]
+    if options.html is not None:
+        from lightning_gep.cli.plan.page import write_page  # needs the [report] extra
 
-            write_page(options.html, plans, searches, track)
-        if options.json is not None:
-            write_json(options.json, _as_json(plans, searches))
+        write_page(options.html, plans, searches)
+    if options.json is not None:
+        write_json(options.json, _as_json(plans, searches))
     for found in searches:
         _print_search(found, console)
     if not searches:
@@ -43,14 +40,6 @@ def run(options: Namespace) -> None:
         console.print(Text(note, style="dim"))
     for path in filter(None, (options.html, options.json)):
         console.print(Text(f"Written: {path}"))
-
-
-@contextmanager
-def _progress() -> Iterator[Track]:
-    """Progress bars on stderr that are gone at the end; nothing if stderr is not a terminal."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        yield lambda items, what: bar.track(items, description=what)
 
 
 def _plan(job: Job) -> NoisePlan:
@@ -62,7 +51,7 @@ def _other_labels(job: Job) -> dict[str, str]:
     return {key: value for key, value in job.labels.items() if key not in CHOSEN_BY_A_SEARCH}
 
 
-def _search(jobs: Sequence[Job], options: Namespace, track: Track) -> Search:
+def _search(jobs: Sequence[Job], options: Namespace) -> Search:
     """Among the sizes of the options, or those that the overrides list, or common ones."""
     given = {override.partition("=")[0].lstrip("+") for override in options.overrides}
     job = jobs[0]
@@ -77,7 +66,6 @@ def _search(jobs: Sequence[Job], options: Namespace, track: Track) -> Search:
             min_steps=options.min_steps or MIN_STEPS,
             best=options.top or TOP,
             labels=_other_labels(job),
-            track=track,
         )
 
 
