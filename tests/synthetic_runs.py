@@ -162,7 +162,7 @@ def run_card(report, mechanism, k, status):
 
 def sweep_card(runs, epsilon):
     """A real card of a sweep with a made-up total."""
-    together = f"The {runs} runs compose: whoever sees all of them, or the best, sees at most this."
+    together = f"The {runs} runs compose: ε = {0.8 * epsilon:g}, δ = 0.0018."
     total = {"runs": runs, "rule": "composition", "epsilon": 0.8 * epsilon, "delta": 0.0018, "accountant": "pld"}
     card = sweep_card_of("digits sweep", {}, {**total, "explanation": together, "complete": True}, SOFTWARE)
     card["guarantee"]["statement"] = f"All {runs} models together are ({0.8 * epsilon:g}, 0.0018)-DP."

@@ -101,16 +101,8 @@ def outcome_table(runs: Runs, height: int | None = None) -> Table:
     return table
 
 
-def summary_table(record: RunRecord, directory: Path) -> Table:
-    """What a single run prints at its end."""
-    table = Table(show_header=False, title="gep-train")
-    for name, value in summary_rows(record, directory).items():
-        table.add_row(name, value)
-    return table
-
-
 def summary_rows(record: RunRecord, directory: Path) -> dict[str, str]:
-    """The rows of the table."""
+    """What a single run prints at its end."""
     privacy = record.privacy or {}
     card = directory / "checkpoints" / CARD_PAGE
     tested = {name.replace("/", " "): value for name, value in record.metrics.items() if name.startswith("test/")}

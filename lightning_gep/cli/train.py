@@ -72,8 +72,9 @@ def single_job(config: "DictConfig", overrides: list[str]) -> None:
     """Train, test and print a summary; a setting that cannot work is one line on stderr and exit code 2."""
     # Lightning takes seconds to import: a misspelt key and --help should not wait for it.
     from rich.console import Console
+    from rich.table import Table
 
-    from lightning_gep.cli.console import summary_table
+    from lightning_gep.cli.console import summary_rows
     from lightning_gep.cli.failures import in_a_line, is_a_setting
     from lightning_gep.cli.job import train
 
@@ -87,7 +88,10 @@ def single_job(config: "DictConfig", overrides: list[str]) -> None:
         print(f"gep-train: {in_a_line(error, config)}", file=sys.stderr)
         raise SystemExit(2) from None
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
-        Console().print(summary_table(record, Path(config.output_dir)))
+        table = Table(show_header=False, title="gep-train")
+        for row in summary_rows(record, Path(config.output_dir)).items():
+            table.add_row(*row)
+        Console().print(table)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import time
 import pytest
 import wandb
 from hydra.utils import instantiate
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
 
 from lightning_gep.errors import ConfigurationError
@@ -95,16 +95,13 @@ def test_a_job_is_one_run_with_exactly_what_may_be_known(tmp_path, capfd):
         assert private not in kept
 
 
-class Slow(Callback):
-    """Steps that take long, as those with many records do."""
-
-    def on_train_batch_end(self, *_):
-        time.sleep(0.2)
+SLOW = LambdaCallback(on_train_batch_end=lambda *_: time.sleep(0.2))
+"""Steps that take long, as those with many records do."""
 
 
 def test_rows_do_not_tell_how_long_a_step_took(tmp_path):
     logger = PrivateWandbLogger(tmp_path / "job")
-    train(tmp_path / "job", logger, callbacks=[Slow()])
+    train(tmp_path / "job", logger, callbacks=[SLOW])
     finish_runs([logger])
     (run,) = written_runs(tmp_path)
     first, second = ([row["_runtime"] for row in run.rows if row["epoch"] == epoch] for epoch in (0, 1))
