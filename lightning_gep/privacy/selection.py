@@ -18,7 +18,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 from scipy.optimize import brentq
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.accounting import History, Rdp, SampledGaussian, check_delta, epsilon
+from lightning_gep.privacy.accounting import RDP_ORDERS, History, SampledGaussian, check_delta, epsilon, rdp_of
 from lightning_gep.privacy.ledger import LedgerContent
 from lightning_gep.privacy.plan import PrivacyPlan
 
@@ -155,8 +155,8 @@ def repeat_and_select_cost(candidates: History, delta: float, distribution: Dist
         raise ConfigurationError("There is no candidate to select from. Give at least one (event, steps).")
     if any(event.noise_multiplier == 0 and steps > 0 for event, steps in candidates):
         return math.inf
-    orders = np.asarray(Rdp.ORDERS, dtype=np.float64)
-    one_run = np.max([Rdp().rdp([candidate]) for candidate in dict.fromkeys(candidates)], axis=0)
+    orders = np.asarray(RDP_ORDERS, dtype=np.float64)
+    one_run = np.max([rdp_of([candidate]) for candidate in dict.fromkeys(candidates)], axis=0)
     return float(compute_epsilon(orders, distribution.selected_rdp(orders, one_run), delta)[0])
 
 

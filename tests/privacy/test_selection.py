@@ -12,7 +12,7 @@ from dp_accounting.rdp import RdpAccountant, compute_epsilon, rdp_privacy_accoun
 from scipy import integrate, stats
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.accounting import Rdp, SampledGaussian, epsilon
+from lightning_gep.privacy.accounting import RDP_ORDERS, SampledGaussian, epsilon
 from lightning_gep.privacy.card.sweep import sweep_selection
 from lightning_gep.privacy.ledger import read
 from lightning_gep.privacy.rounding import shown_epsilon
@@ -33,7 +33,7 @@ def composed_by(accountant, history, delta):
 
 
 def by_rdp(history, delta):
-    return composed_by(RdpAccountant(Rdp.ORDERS), history, delta)
+    return composed_by(RdpAccountant(RDP_ORDERS), history, delta)
 
 
 def test_two_different_runs_cost_what_dp_accounting_composes():
@@ -149,7 +149,7 @@ ONE = (SampledGaussian(0.02, 1.1), 500)
 @pytest.mark.parametrize("mean", [1.0, 2.5, 20.0, 300.0])
 def test_one_candidate_costs_what_dp_accounting_says(shape, mean):
     event = dp_accounting.SelfComposedDpEvent(ONE[0].to_dp_event(), ONE[1])
-    accountant = RdpAccountant(Rdp.ORDERS).compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(event, mean, shape))
+    accountant = RdpAccountant(RDP_ORDERS).compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(event, mean, shape))
     expected = accountant.get_epsilon(1e-5)
     assert repeat_and_select_cost([ONE], 1e-5, Distribution(mean, shape)) == pytest.approx(expected, rel=1e-8)
 
@@ -158,12 +158,12 @@ def test_one_candidate_costs_what_dp_accounting_says(shape, mean):
 def test_several_candidates_cost_the_largest_rdp_at_each_order(shape):
     # The curves cross: few steps with little noise cost more at large orders, many with much noise at small ones.
     candidates = [(SampledGaussian(0.05, 0.8), 20), (SampledGaussian(0.02, 2.0), 5000)]
-    curves = [RdpAccountant(Rdp.ORDERS).compose(event.to_dp_event(), steps).rdp for event, steps in candidates]
+    curves = [RdpAccountant(RDP_ORDERS).compose(event.to_dp_event(), steps).rdp for event, steps in candidates]
     assert (curves[0] > curves[1]).any()
     assert (curves[0] < curves[1]).any()
     one_run = np.maximum(*curves)
-    selected = rdp_privacy_accountant._compute_rdp_repeat_and_select(np.array(Rdp.ORDERS), one_run, 10.0, shape)
-    expected = compute_epsilon(Rdp.ORDERS, selected, 1e-5)[0]
+    selected = rdp_privacy_accountant._compute_rdp_repeat_and_select(np.array(RDP_ORDERS), one_run, 10.0, shape)
+    expected = compute_epsilon(RDP_ORDERS, selected, 1e-5)[0]
     found = repeat_and_select_cost(candidates, 1e-5, Distribution(10.0, shape))
     assert found == pytest.approx(expected, rel=1e-8)
     assert found >= max(repeat_and_select_cost([c], 1e-5, Distribution(10.0, shape)) for c in candidates)
