@@ -9,7 +9,7 @@ from lightning_gep.cli.plan.costs import privacy_plan
 from lightning_gep.cli.plan.inputs import Sizes, compose_run, privacy_settings
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy import ledger
-from lightning_gep.privacy.card import read_card, update_selection, write_sweep_card
+from lightning_gep.privacy.card import update_selection, write_sweep_card
 from lightning_gep.privacy.card.sweep import sweep_selection
 from lightning_gep.privacy.files import CARD_FILE, read_json
 from lightning_gep.privacy.selection import RunCost
@@ -64,9 +64,8 @@ def write_sweep_cards(directory: Path, record: SweepRecord) -> dict[str, Any] | 
     cards = {}
     for job in record.jobs:
         for path in sorted((directory / job).rglob(CARD_FILE)):
-            update_selection(path.parent, selection)
-            cards[job] = read_card(path.parent)
-    write_sweep_card(directory, {job: card for job, card in cards.items() if card is not None}, selection)
+            cards[job] = update_selection(path.parent, selection)
+    write_sweep_card(directory, cards, selection)
     return selection
 
 

@@ -10,7 +10,7 @@ from lightning_gep.errors import BudgetExhaustedError, ConfigurationError
 from lightning_gep.privacy.accounting import EpsilonCurve
 from lightning_gep.privacy.accounting import epsilon as epsilon_of
 from lightning_gep.privacy.ledger import Ledger
-from lightning_gep.privacy.plan import PrivacyPlan, check_same_plan
+from lightning_gep.privacy.plan import PrivacyPlan
 
 
 class PrivacyAccount:
@@ -164,12 +164,10 @@ class PrivacyAccount:
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], plan: PrivacyPlan | None = None) -> "PrivacyAccount":
-        """The account saved in a checkpoint; a given `plan` must match the checkpoint's."""
-        saved = PrivacyPlan.from_state(state["plan"])
-        if plan is not None:
-            check_same_plan(saved, plan)
-        account = cls(saved, private=state["private"], run_id=state["run_id"], steps=state["steps"])
+    def from_state(cls, state: dict[str, Any]) -> "PrivacyAccount":
+        """The account saved in a checkpoint."""
+        plan = PrivacyPlan.from_state(state["plan"])
+        account = cls(plan, private=state["private"], run_id=state["run_id"], steps=state["steps"])
         account.trusted = state.get("trusted", False)
         account.builds_on = list(state.get("builds_on", ()))
         return account

@@ -50,7 +50,15 @@ def make_jobs(overrides: Sequence[str], records: int | None, parameters: int | N
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         parsed = parser.parse_overrides(list(overrides))
         several = {override.get_key_element() for override in parsed if override.is_sweep_override()}
-        return [_make_job(combination, several, sizes) for combination in combinations(parsed)]
+        jobs = []
+        for combination in combinations(parsed):
+            parts = (part.partition("=") for part in combination)
+            labels = {key.lstrip("+"): value for key, _, value in parts if key in several}
+            with one_line_errors(_words(labels)):
+                config = compose_run(combination)
+                with one_line_errors(config=config):
+                    jobs.append(Job(config, privacy_settings(config), sizes.of(config), labels))
+        return jobs
 
 
 def compose_run(overrides: list[str], config_name: str = "train") -> DictConfig:
@@ -125,15 +133,6 @@ class Sizes:
                     f"{group} could not be built ({type(error).__name__}: {error}). To plan without it, give {option}."
                 ) from error
         return self._built[key]
-
-
-def _make_job(combination: list[str], several: set[str], sizes: Sizes) -> Job:
-    parts = (part.partition("=") for part in combination)
-    labels = {key.lstrip("+"): value for key, _, value in parts if key in several}
-    with one_line_errors(_words(labels)):
-        config = compose_run(combination)
-        with one_line_errors(config=config):
-            return Job(config, privacy_settings(config), sizes.of(config), labels)
 
 
 def _train_data(config: DictConfig) -> tuple[int, int | None, int, bool]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_gep import RandomLabels
@@ -149,51 +149,37 @@ def test_a_run_that_is_not_private_says_so_loudly(tmp_path, settings, reason):
     assert card["randomness"]["secret"] == (settings["generator"] == "system")
 
 
-class Reads(Callback):
-    """Reads the card at certain moments."""
-
-    def __init__(self, directory):
-        self.directory, self.seen = directory, []
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        self.seen.append(card_in(self.directory))
-
-
 def test_it_is_there_from_the_start_and_follows_the_checkpoints(tmp_path):
-    reads = Reads(tmp_path / "ckpt")
-    settings = saving(tmp_path / "ckpt")
-    settings["callbacks"].append(reads)
+    seen, settings = [], saving(tmp_path / "ckpt")
+    settings["callbacks"].append(
+        LambdaCallback(on_train_batch_start=lambda *_: seen.append(card_in(tmp_path / "ckpt")))
+    )
     used = strategy(generator="system", epsilon=5.0)
     fit(tmp_path, used, **settings)
     assert used.card_directory == tmp_path / "ckpt"
     assert not (tmp_path / "privacy_card.json").exists()
-    assert [card["steps"]["counted"] for card in reads.seen] == [0, 1, 2, 3]
-    assert {card["status"] for card in reads.seen} == {"training"}
-    first, last = reads.seen[0]["guarantee"], card_in(tmp_path / "ckpt")["guarantee"]
+    assert [card["steps"]["counted"] for card in seen] == [0, 1, 2, 3]
+    assert {card["status"] for card in seen} == {"training"}
+    first, last = seen[0]["guarantee"], card_in(tmp_path / "ckpt")["guarantee"]
     assert first["epsilon_spent"] == {"pld": 0.0, "rdp": 0.0}
     assert first["epsilon_planned"]["pld"] is None, "what nobody asked for is not computed before the end"
     assert first["epsilon_planned"]["rdp"] == last["epsilon_spent"]["rdp"] <= 5.0
     assert first["statement"].startswith("So far, after 0 of 4 steps")
-    assert not reads.seen[0]["selection"]["complete"]
-    spent = [card["guarantee"]["epsilon_spent"]["rdp"] for card in reads.seen]
+    assert not seen[0]["selection"]["complete"]
+    spent = [card["guarantee"]["epsilon_spent"]["rdp"] for card in seen]
     assert spent == sorted(spent)
     assert spent[3] < last["epsilon_spent"]["rdp"]
-
-
-class Fails(Callback):
-    def __init__(self, error):
-        self.error = error
-
-    def on_train_batch_end(self, trainer, *_):
-        if trainer.global_step == 2:
-            raise self.error
 
 
 @pytest.mark.parametrize(("error", "seen"), [(ZeroDivisionError("12 patients"), ZeroDivisionError),
                                              (KeyboardInterrupt(), SystemExit)])  # fmt: skip
 def test_an_exception_or_interruption_leaves_a_card_that_says_stopped(tmp_path, error, seen):
+    def fail(trainer, *_):
+        if trainer.global_step == 2:
+            raise error
+
     with pytest.raises(seen):
-        fit(tmp_path, strategy(generator="system"), callbacks=[Fails(error)])
+        fit(tmp_path, strategy(generator="system"), callbacks=[LambdaCallback(on_train_batch_end=fail)])
     card = card_in(tmp_path)
     assert (card["status"], card["steps"]["counted"]) == ("stopped", 2)
     assert card["guarantee"]["epsilon_spent"]["pld"] > 0
@@ -212,12 +198,8 @@ def test_ending_at_the_budget_is_finishing_and_running_into_it_is_stopping(tmp_p
 
 
 def test_a_fit_that_fails_before_it_begins_leaves_no_card(tmp_path):
-    class Never(Callback):
-        def on_train_start(self, *_):
-            raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        fit(tmp_path, strategy(), callbacks=[Never()])
+        fit(tmp_path, strategy(), callbacks=[LambdaCallback(on_train_start=lambda *_: 1 / 0)])
     assert not (tmp_path / "privacy_card.json").exists()
 
 
