@@ -127,8 +127,8 @@ BUGS = (
         2,
         "a batch that would be empty gets a record",
         "privacy/sampling.py",
-        "return found",
-        "return found or [step % self.num_records]",
+        "return order",
+        "return order or [step % self.num_records]",
         ("privacy/test_sampling.py::test_empty_batches_are_real",),
     ),
     Bug(
