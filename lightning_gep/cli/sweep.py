@@ -94,7 +94,8 @@ class GridSweeper(Sweeper):
         grid = combinations(override for override in overrides if override.is_sweep_override())
         fixed = [str(o.input_line) for o in overrides if not o.is_sweep_override() and o.key_or_group != "sweep"]
         self.validate_batch_is_legal([[*fixed, *point] for point in grid])
-        self.record = SweepRecord.read(self.directory) or SweepRecord(self.directory.name, selection=self.kind)
+        self.record = SweepRecord.read(self.directory) or SweepRecord("", selection=self.kind)
+        self.record.name = self.directory.name
         if self.record.selection != self.kind:
             raise ConfigurationError(
                 f"{self.directory.name} is a sweep of another kind ({self.record.selection}, not {self.kind}), and the "

@@ -8,7 +8,7 @@ three times one run, growing with the mean: logarithmically for geometric and lo
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,29 +55,10 @@ class RunCost:
         return [(self.event, self.steps if self.ended else self.longest)]
 
     @classmethod
-    def from_card(cls, card: Mapping[str, Any]) -> "RunCost":
-        """The cost of a run from its privacy card."""
-        guarantee, steps = card["guarantee"], card["steps"]
-        return cls(
-            SampledGaussian(float(card["sampling"]["sample_rate"]), float(card["mechanism"]["noise_multiplier"])),
-            steps=int(steps["counted"]),
-            planned_steps=steps["planned"],
-            delta=float(guarantee["delta"]),
-            accountant=guarantee["accountant"],
-            private=guarantee["private"],
-            ended=card["status"] in ("finished", "stopped"),
-        )
-
-    @classmethod
     def from_ledger(cls, content: LedgerContent, *, private: bool, ended: bool) -> "RunCost":
         """The cost of a run from its ledger, which holds its plan and every release, but not whether it is private."""
         plan = PrivacyPlan.from_state(content.parameters["plan"])
         return cls(plan.event, content.count, plan.planned_steps, plan.delta, plan.accountant, private, ended)
-
-    @classmethod
-    def without_privacy(cls, steps: int, *, ended: bool) -> "RunCost":
-        """The cost of a run that trained on the records without any privacy mechanism."""
-        return cls(SampledGaussian(1.0, 0.0), steps, private=False, ended=ended)
 
 
 def composed_cost(histories: Iterable[History], delta: float, accountant: str = "pld") -> float:
