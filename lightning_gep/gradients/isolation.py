@@ -33,6 +33,8 @@ TOLERANCES, HALF_TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}, 5e-2
 """Relative differences that rounding can explain."""
 GROSS_ERROR = 0.2
 """Rounding may push a few activations of a single record across a kink, which moves its gradient by no more."""
+MOVED = 1e-3
+"""How far weights are moved to see whether training_step writes to them."""
 SHARE_OF_ROW, SHARE_OF_LARGEST = 0.1, 1e-3
 """A gradient that is zero by cancellation has rounding errors of larger numbers: every parameter is forgiven these
 shares of what the whole gradient of its record, and the largest among the records, are forgiven."""
@@ -144,6 +146,12 @@ def check_loss(trial: PublicTrial) -> None:
     # Also written without effect: a later record may change what is written.
     with untouched(trial.module), state_unchanged(trial.module, or_written=True):
         trial.gradient_leaving_traces(trial.records)
+    # A mask or norm that the weights have already shows when they differ from it, as after a noisy step.
+    with untouched(trial.module):
+        for parameter in filter(torch.is_floating_point, trial.module.parameters()):
+            parameter.data.add_(MOVED * torch.randn_like(parameter))
+        with state_unchanged(trial.module):
+            trial.gradient_leaving_traces(trial.records)
     check_no_memory(trial)
     check_mean(trial)
 

@@ -1,5 +1,6 @@
 """Everything decided before the first step of a fit, as one frozen object."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -252,12 +253,17 @@ def _choose_thresholds(settings: PrivacySettings, anchors: PublicGradients, proc
 def _check_same_guarantee(settings: PrivacySettings, account: PrivacyAccount, size: dict[str, int]) -> None:
     """Raises ConfigurationError if the settings differ from the plan of an earlier fit in more than its length.
 
-    The noise stays as it was, so a longer training ends at the budget and a shorter one below it.
+    The noise stays as it was, so a longer training ends at the budget and a shorter one below it. A target may be
+    raised.
     """
     saved, noise = account.plan, settings.noise_multiplier
     noise = saved.event.noise_multiplier if noise is None else noise
     asked = settings.plan(**size, steps=saved.planned_steps, noise_multiplier=noise)
-    check_same_plan(saved, replace(asked, planned_steps=saved.planned_steps, target_epsilon=settings.epsilon))
+    raised = settings.epsilon is not None and settings.epsilon > (saved.target_epsilon or math.inf)
+    target = saved.target_epsilon if raised else settings.epsilon
+    check_same_plan(saved, replace(asked, planned_steps=saved.planned_steps, target_epsilon=target))
+    if raised:
+        account.plan = replace(saved, target_epsilon=settings.epsilon)
 
 
 def _check_processes_agree(account: PrivacyAccount, processes: Processes) -> None:

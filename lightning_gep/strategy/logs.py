@@ -143,6 +143,16 @@ def announce(settings: PrivacySettings, plan: PrivacyPlan, k: int, gradients: st
         rank_zero_warn("There is no noise: this run is NOT private (ε = ∞).")
 
 
+def announce_trial_run(plan: PrivacyPlan) -> None:
+    """A warning that fast_dev_run, which is there to try out code, costs as much as a whole run."""
+    if plan.target_epsilon is not None:
+        rank_zero_warn(
+            f"fast_dev_run spends the whole ε = {plan.target_epsilon:g} on {plan.planned_steps} step(s), with noise "
+            "calibrated for it, so results and noise are not those of the real run. Discard these weights, or try "
+            "out the code on public data."
+        )
+
+
 def announce_withheld(logged: Sequence[str], kept: Sequence[str], *, log_nonprivate: bool, public: bool) -> None:
     """What training_step logs, if it is dropped, and the attributes it writes, whose values are replaced."""
     if logged and not log_nonprivate:

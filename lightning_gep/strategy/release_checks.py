@@ -11,7 +11,7 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import take
 from lightning_gep.gradients.mixing import RECORDS_TRIED, check_transfer
 from lightning_gep.gradients.randomness import random_state_kept
-from lightning_gep.strategy.refusals import check_no_accumulation, check_no_gradient_hooks
+from lightning_gep.strategy.refusals import check_no_accumulation, check_no_gradient_hooks, check_trainable
 from lightning_gep.strategy.step import StepGradients, train_mode
 
 
@@ -40,6 +40,7 @@ class ReleaseChecks:
         """Raises ConfigurationError for anything that would make the release more than one subsampled Gaussian."""
         check_no_accumulation(trainer)
         check_no_gradient_hooks(self._gradients.module)  # which callbacks and module may have set at any time
+        check_trainable(self._gradients.module, self._gradients.groups.shapes)
         if self._epoch != trainer.current_epoch:
             self._epoch = trainer.current_epoch
             self._also_at = secrets.randbelow(int(trainer.num_training_batches))

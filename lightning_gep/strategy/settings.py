@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from lightning_gep.arguments import boolean, one_of, positive_integer
-from lightning_gep.privacy.accounting import make_accountant, power_of_ten_below
+from lightning_gep.arguments import boolean, finite_positive, not_negative, one_of, positive_integer
+from lightning_gep.privacy.accounting import check_delta, make_accountant, power_of_ten_below
 from lightning_gep.privacy.calibration import check_one_target
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import MECHANISMS, Clipping, Mechanism, Split, make_mechanism
@@ -47,6 +47,12 @@ class PrivacySettings:
         if isinstance(split, list):  # from a configuration file
             object.__setattr__(self, "split", tuple(split))
         check_one_target(self.epsilon, self.noise_multiplier)
+        if self.epsilon is not None:
+            finite_positive("epsilon", self.epsilon, "Give the privacy budget, e.g. 8.0.")
+        if self.noise_multiplier is not None:
+            not_negative("noise_multiplier", self.noise_multiplier, "It is the step's σ; 0 means no privacy.")
+        if self.delta is not None:
+            check_delta(self.delta)
         if self.k != "auto":
             positive_integer("k", self.k, "It is the number of basis vectors, e.g. 1000, or 'auto'.")
         one_of("generator", self.generator, GENERATORS)
@@ -70,6 +76,13 @@ class PrivacySettings:
     def uses_public_data(self) -> bool:
         """Whether the mechanism needs the gradients of public records."""
         return MECHANISMS[self.mechanism].uses_public_data
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The thresholds that were given although the mechanism has others."""
+        used = MECHANISMS[self.mechanism].thresholds()
+        names = ("clip_embedding", "clip_residual", "clip_norm")
+        return tuple(name for name in names if name not in used and getattr(self, name) != DEFAULTS[name])
 
     @property
     def chosen_on_public_data(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer, strategies
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader
 from typing_extensions import override
@@ -14,12 +15,12 @@ from lightning_gep.algorithm.diagnostics import BatchStatistics, Diagnostics
 from lightning_gep.algorithm.gep import gradient_embedding_perturbation
 from lightning_gep.algorithm.groups import Grouping
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.release import Clipping, Split
+from lightning_gep.privacy.release import MECHANISMS, Clipping, Split
 from lightning_gep.strategy.checkpoints import AccountedStrategy
 from lightning_gep.strategy.data import PoissonLoader, PrivateBatch, TransferGuard, closed_batch, own_random_states
 from lightning_gep.strategy.fit import make_subspace, prepare_fit
 from lightning_gep.strategy.internals import on_before_batch_transfer, train_loader_in_list
-from lightning_gep.strategy.logs import LogGuard, announce, announce_later_log, announce_withheld
+from lightning_gep.strategy.logs import LogGuard, announce, announce_later_log, announce_trial_run, announce_withheld
 from lightning_gep.strategy.refusals import (
     SEVERAL_LOADERS,
     SEVERAL_OPTIMIZERS,
@@ -38,12 +39,13 @@ class GEPStrategy(AccountedStrategy):
     The (ε, δ) guarantee is for adding or removing one training record, and covers the weights and everything computed
     from them. Module, loaders and optimizer stay as they are: the train loader is sampled by Poisson, the loss of
     `training_step` is differentiated for each record, and `p.grad` holds the noisy mean. `strategy.privacy` is the
-    account of the run: `.epsilon()`, `.steps`, `.report()`. Settings of `mechanism` and `subspace` that are not in use
-    are ignored.
+    account of the run: `.epsilon()`, `.steps`, `.report()`. Settings of another `mechanism` or `subspace` have no
+    effect.
 
     Args:
         epsilon: The target ε; the noise is calibrated to reach it at the end of training, and no step is released
-            beyond it. Default None: give `noise_multiplier` instead.
+            beyond it. Default None: give `noise_multiplier` instead. A run that is continued may have a larger one: it
+            keeps its noise, and all of its steps count.
         delta: The δ of the guarantee. Default None: the largest power of ten below 1/N. Set it to compare runs.
         k: The total number of basis vectors. Default "auto": chosen on public data. More vectors capture more of the
             gradient but need more memory, more public records and more noise.
@@ -134,6 +136,9 @@ class GEPStrategy(AccountedStrategy):
     ) -> None:
         self.settings, self.cost = settings_from(locals())
         make_subspace(self.cost, (1,), (1,))  # refuses wrong settings now
+        if self.settings.unused:
+            used = " and ".join(MECHANISMS[mechanism].thresholds())
+            rank_zero_warn(f"mechanism={mechanism!r} clips by {used}: {', '.join(self.settings.unused)} has no effect.")
         super().__init__(start_method=start_method)
         self._trust_checkpoint = trust_checkpoint
         self._held_out = HeldOutCheck()
@@ -190,6 +195,8 @@ class GEPStrategy(AccountedStrategy):
         )
         self._begin(fit, continued)
         announce(self.settings, fit.account.plan, fit.chosen.k, fit.gradients.backend.reason)
+        if trainer.fast_dev_run and continued is None:  # type: ignore[attr-defined]
+            announce_trial_run(fit.account.plan)
         announce_withheld(fit.logged, fit.gradients.kept, log_nonprivate=reveal, public=fit.has_public_data)
         repeatable = self.settings.generator == "seeded"
         if not repeatable:

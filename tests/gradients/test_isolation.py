@@ -76,6 +76,19 @@ class MovesFrozenParameter(Classifier):
         return F.cross_entropy(outputs, batch[1])
 
 
+class Masked(nn.Linear):
+    """Its weights have the mask already, so writing it changes nothing before the first noisy step."""
+
+    def __init__(self) -> None:
+        super().__init__(FEATURES, CLASSES)
+        self.register_buffer("mask", (torch.arange(FEATURES) > 1).float())
+        self.weight.data *= self.mask
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.weight.data *= self.mask
+        return super().forward(x)
+
+
 class Remembers(Classifier):
     last: Any = 0.0
 
@@ -119,6 +132,10 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
     "class weights": (lambda: loss(class_weights), MIXES),
     "a little mixing": (lambda: loss(lambda z, y: F.cross_entropy(z, y) + 0.02 * contrastive(z, y)), MIXES),
     "a parameter is moved": (MovesFrozenParameter, "training_step changes center: .*without noise"),
+    "a mask": (
+        lambda: Classifier(Masked()),
+        r"training_step changes network\.weight: .*compute with self\.weight \* self\.mask",
+    ),
     "memory": (Remembers, "training_step carries state.*it sets last"),
     "squeeze": (
         lambda: loss(lambda z, y: F.cross_entropy(z.squeeze(), y)),

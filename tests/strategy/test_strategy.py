@@ -17,11 +17,24 @@ from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
+from torchmetrics.classification import MulticlassAccuracy
 
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError
 from lightning_gep.privacy.sampling import PoissonSampler, seeded_secret
 from lightning_gep.strategy import release_checks
-from tests.toys import FEATURES, INF, RECORDS, Classifier, loader, public_loader, records, strategy, trainer, weights
+from tests.toys import (
+    CLASSES,
+    FEATURES,
+    INF,
+    RECORDS,
+    Classifier,
+    loader,
+    public_loader,
+    records,
+    strategy,
+    trainer,
+    weights,
+)
 
 OPTIMIZERS = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1),
@@ -252,6 +265,26 @@ class ModuleWithPublicData(Classifier):
     aux_dataloader = WithPublicData.aux_dataloader
 
 
+class Measured(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.accuracy = MulticlassAccuracy(CLASSES)
+
+    def validation_step(self, batch, batch_idx):
+        self.accuracy(self(batch[0]), batch[1])
+        self.log("val/accuracy", self.accuracy)
+
+    test_step = validation_step
+
+
+def test_a_metric_that_was_used_for_evaluation_before_is_no_obstacle(tmp_path):
+    fit, module = trainer(tmp_path, strategy(), max_steps=2), Measured()
+    fit.test(module, loader(shuffle=False), verbose=False)
+    fit.validate(module, loader(shuffle=False), verbose=False)
+    fit.fit(module, loader(), loader(seed=5, shuffle=False))
+    assert fit.strategy.privacy.steps == 2
+
+
 def test_public_data_may_come_from_the_module(tmp_path):
     used = strategy(aux_dataloader=None)
     trainer(tmp_path, used, max_steps=2).fit(ModuleWithPublicData(), loader())
@@ -348,6 +381,9 @@ def test_it_runs_in_a_notebook(tmp_path, monkeypatch):
     fit = trainer(tmp_path, strategy(), max_steps=2, devices=1)
     fit.fit(Classifier(), loader())
     assert fit.strategy.privacy.steps == 2
+    with pytest.raises(ConfigurationError, match=r"In a notebook .* on 2 devices\. Use .*start_method='fork'"):
+        trainer(tmp_path, strategy(), devices=2)
+    assert trainer(tmp_path, strategy(start_method="fork"), devices=2).strategy.world_size == 2
     with pytest.raises(MisconfigurationException, match="interactive"):
         trainer(tmp_path, DDPStrategy(), devices=1)
 
