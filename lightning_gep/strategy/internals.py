@@ -67,7 +67,7 @@ def parts_with_gradient_hooks(module: nn.Module) -> list[str]:
 
 def in_a_notebook() -> bool:
     """Whether Lightning takes this process for an interactive one, in which it refuses to start scripts."""
-    return bool(accelerator_connector._IS_INTERACTIVE)
+    return bool(accelerator_connector._IS_INTERACTIVE)  # type: ignore[attr-defined]
 
 
 class ScriptLauncher(_SubprocessScriptLauncher):
