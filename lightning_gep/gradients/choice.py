@@ -49,7 +49,7 @@ def choose_backend(
             if fault is None:
                 chosen = kind(module, loss_function, groups)
                 why = "asked for" if how != "auto" else "; ".join(refused) or "fastest"
-                chosen.reason = f"{name}: {why}, checked on {batch_size(trial.records)} public records"
+                chosen.reason = f"{name}: {why}, checked on {batch_size(trial.records)} records"
                 with untouched(module):
                     chosen.largest_chunk = largest_chunk(module, loss_function, public_batch, groups.num_parameters)
                 return chosen

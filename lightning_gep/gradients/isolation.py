@@ -131,8 +131,9 @@ def make_trial(module: nn.Module, loss: LossFunction, groups: ParameterGroups, p
     finite = [i for i in range(size) if bool(torch.isfinite(trial.gradient(take(trial.records, [i]))).all())]
     if len(finite) < 2:
         raise ConfigurationError(
-            f"Of {size} public records {size - len(finite)} have a gradient that is not finite, too many to check "
-            "anything. Look for log(0), a division by zero or an overflow in training_step."
+            f"Of {size} records {size - len(finite)} have a gradient that is not finite, too many to check "
+            "anything. Look for log(0), a division by zero or an overflow in training_step, or give aux_dataloader "
+            "records on which it is finite."
         )
     return PublicTrial(module, loss, groups, take(trial.records, finite))
 
@@ -218,7 +219,7 @@ def check_mean(trial: PublicTrial) -> None:
     """
     if not _rows_alone(trial).any():
         raise ConfigurationError(
-            "The gradient of every public record is zero, so nothing can be checked. Make the loss depend on the "
+            "The gradient of every record tried is zero, so nothing can be checked. Make the loss depend on the "
             "trainable parameters, and do not start all of them at zero."
         )
     with in_mode(trial.module, training=False) if trial.is_random() else nullcontext():

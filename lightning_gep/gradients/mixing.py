@@ -54,8 +54,9 @@ def check_collate(loader: DataLoader[Any], records: Sequence[Any]) -> None:
             return loader.collate_fn([copy.deepcopy(records[i]) for i in positions])
         except Exception as error:
             raise ConfigurationError(
-                f"The train loader's collate function does not accept the public records "
-                f"({type(error).__name__}: {error}). Give the auxiliary data the structure of the training data."
+                f"The train loader's collate function does not accept the records it is tried on "
+                f"({type(error).__name__}: {error}). Give aux_dataloader records with the structure of the training "
+                "data."
             ) from error
 
     if mixes(collated, len(records), (partial(collated, records=changed) for changed in _with_an_extreme(records))):

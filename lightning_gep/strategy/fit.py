@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,15 +34,13 @@ from lightning_gep.strategy.public_data import (
     PublicStream,
     check_public_data,
     find_public_loader,
-    is_random,
-    stand_in_batch,
-    stand_in_records,
 )
 from lightning_gep.strategy.public_gradients import PublicGradients
 from lightning_gep.strategy.refusals import check_monitors
 from lightning_gep.strategy.release_checks import ReleaseChecks
 from lightning_gep.strategy.run_card import RunCard, card_directory, mechanism_section, public_data_section
 from lightning_gep.strategy.settings import CostSettings, PrivacySettings
+from lightning_gep.strategy.stand_ins import explained, is_random, stand_in_batch, stand_in_records
 from lightning_gep.strategy.step import StepGradients
 
 PUBLIC_RECORDS_CHECKED = 64
@@ -136,9 +135,10 @@ def prepare_fit(
     anchors = PublicGradients(gradients, public, like_a_training_batch, num_anchors=cost.anchors, sweeps=cost.sweeps)
     batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
     checks = ReleaseChecks(gradients, batch, like_a_training_batch)
-    checks.before_training()
     may_be_kept = public is not None or is_random(batch)
-    logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
+    with explained(batch) if public is None else nullcontext():
+        checks.before_training()
+        logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
     check_monitors(trainer, logged)
 
     state = {} if continued is None or continued.state is None else continued.state

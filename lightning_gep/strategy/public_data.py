@@ -1,20 +1,19 @@
-"""Public data: where it is found, an endless stream of it, its overlap with the training data, and stand-ins for it."""
+"""Public data: where it is found, an endless stream of it, and its overlap with the training data."""
 
 import hashlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.batches import batch_size, record_leaves, replace_leaves, take
+from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.mixing import RECORDS_TRIED, check_collate
 from lightning_gep.strategy.overlap import content_of, distinctive_digests, length, share_records
 from lightning_gep.strategy.refusals import check_same_structure
@@ -22,12 +21,6 @@ from lightning_gep.strategy.refusals import check_same_structure
 RECORDS_COMPARED = 2000
 RECORDS_READ_TWICE = 8
 SECONDS_FOR_COMPARISON = 20.0
-INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-RANDOMIZED = (
-    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool),
-    *INTEGERS,
-)
-"""Tensor types whose values a stand-in record replaces by random ones."""
 
 
 def find_public_loader(given: Any, datamodule: LightningDataModule | None, module: LightningModule) -> DataLoader[Any]:
@@ -180,43 +173,3 @@ def _name(dataset: Any) -> str:
     inner = getattr(dataset, "dataset", None)
     name = type(dataset).__name__
     return f"{name}({_name(inner)})" if isinstance(inner, Dataset) else name
-
-
-def stand_in_records(loader: DataLoader[Any]) -> list[Any]:
-    """Records with the structure of the training data, for checks without public data.
-
-    Floating-point values are random, and integers in tensors are drawn up to the largest one: only the structure of
-    the training data and the range of its labels are used, and only the outcome of the checks remains of them.
-    """
-    return [_stand_in(loader.dataset[i % len(loader.dataset)]) for i in range(RECORDS_TRIED)]  # type: ignore[arg-type]
-
-
-def stand_in_batch(loader: DataLoader[Any]) -> Any:
-    """A batch of such records, with the structure of a training batch."""
-    batch = loader.collate_fn(stand_in_records(loader))
-    # Again, for numbers that become tensors when they are collated, such as labels.
-    return replace_leaves(batch, [_stand_in(leaf) for leaf in record_leaves(batch)])
-
-
-def is_random(batch: Any) -> bool:
-    """Whether such a batch holds no value of a training record, apart from the range of integers."""
-    return all(isinstance(leaf, torch.Tensor) and leaf.dtype in RANDOMIZED for leaf in record_leaves(batch))
-
-
-def _stand_in(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        try:
-            return _stand_in(torch.from_numpy(np.ascontiguousarray(value))).numpy()
-        except TypeError:  # a type that torch does not have
-            return value
-    if isinstance(value, torch.Tensor):
-        if value.dtype == torch.bool:
-            return torch.rand(value.shape) < 0.5
-        if value.dtype in INTEGERS:
-            return torch.randint_like(value, 0, max(0, int(value.max())) + 1) if value.numel() else value
-        return torch.randn_like(value) if value.is_floating_point() or value.is_complex() else value
-    if isinstance(value, Mapping):
-        return {key: _stand_in(part) for key, part in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_stand_in(part) for part in value)
-    return value

@@ -151,7 +151,7 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
     ),
     "no loss": (lambda: loss(lambda z, y: None), "NoneType.*Return one number"),  # type: ignore[arg-type, return-value]
     "several losses": (lambda: loss(lambda z, y: torch.zeros(3)), r"shape \(3,\).*Return one number"),
-    "nothing depends on weights": (lambda: loss(lambda z, y: 0.0 * z.sum()), "gradient of every public record is zero"),
+    "nothing depends on weights": (lambda: loss(lambda z, y: 0.0 * z.sum()), "gradient of every record tried is zero"),
     # Without a parameter before it, autograd gives no gradient for what is checkpointed, and no error either.
     "reentrant checkpoint": (ReentrantCheckpoint, "use_reentrant=False"),
 }
@@ -200,9 +200,9 @@ def test_any_number_of_records_from_two_on_will_do(n: int) -> None:
 def test_public_records_without_a_finite_gradient_are_left_out() -> None:
     x, y = batch_of()
     x[1] = torch.nan
-    assert choose(Classifier(), batch=(x, y)).reason.endswith(f"checked on {RECORDS - 1} public records")
+    assert choose(Classifier(), batch=(x, y)).reason.endswith(f"checked on {RECORDS - 1} records")
     x[1:] = torch.inf
-    with pytest.raises(ConfigurationError, match=f"Of {RECORDS} public records {RECORDS - 1} have a gradient"):
+    with pytest.raises(ConfigurationError, match=f"Of {RECORDS} records {RECORDS - 1} have a gradient"):
         choose(Classifier(), batch=(x, y))
 
 
