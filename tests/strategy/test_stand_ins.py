@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from lightning.pytorch import LightningModule
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from lightning_gep.errors import ConfigurationError
