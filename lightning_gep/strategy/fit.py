@@ -236,7 +236,7 @@ def _find_public_data(
         check_collate(loader, stand_in_records(loader))
         return None, None
     public = find_public_loader(cost.aux_dataloader, getattr(trainer, "datamodule", None), module)
-    records = check_public_data(public, loader)
+    records = check_public_data(public, loader, trusted=settings.public_data_is_disjoint)
     return PublicStream(public), records
 
 

@@ -41,6 +41,7 @@ class PrivacySettings:
     split: Split = "optimal"
     log_nonprivate: bool = False
     trust_checkpoint: bool = False
+    public_data_is_disjoint: bool = False
 
     def __post_init__(self) -> None:
         split: Any = self.split
@@ -61,6 +62,7 @@ class PrivacySettings:
         self.make_mechanism()
         boolean("log_nonprivate", self.log_nonprivate)
         boolean("trust_checkpoint", self.trust_checkpoint)
+        boolean("public_data_is_disjoint", self.public_data_is_disjoint)
 
     @property
     def private(self) -> bool:

@@ -85,6 +85,8 @@ class GEPStrategy(AccountedStrategy):
         trust_checkpoint: Resume although the ledger of the run is lost, stating that no step was made after the
             checkpoint; or start from the weights of another private run, stating that the two share no training
             record. Default False.
+        public_data_is_disjoint: State that no public record is a training record, so that their contents are not
+            compared. Default False. The privacy card shows it.
         start_method: How processes for further devices start: "popen" (default) runs the script again; "fork",
             "spawn" and "forkserver" are for notebooks.
 
@@ -132,6 +134,7 @@ class GEPStrategy(AccountedStrategy):
         aux_dataloader: DataLoader[Any] | Callable[[], DataLoader[Any]] | None = CostSettings.aux_dataloader,
         log_nonprivate: bool = PrivacySettings.log_nonprivate,
         trust_checkpoint: bool = PrivacySettings.trust_checkpoint,
+        public_data_is_disjoint: bool = PrivacySettings.public_data_is_disjoint,
         start_method: str = CostSettings.start_method,
     ) -> None:
         self.settings, self.cost = settings_from(locals())

@@ -5,7 +5,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader
 
 from lightning_gep.errors import ConfigurationError

@@ -121,7 +121,7 @@ def test_ordinary_dp_sgd_has_no_basis_and_no_public_data(tmp_path):
     assert mechanism["chosen_on_public_data"] == []
     assert "the gradient by at most 2" in mechanism["sensitivity"]
     assert not any(line.startswith("Subspace") for line in card["released"])
-    assert "range of the labels" in topic(card, "Public numbers")
+    assert "rough range of the values" in topic(card, "Public numbers")
 
 
 @pytest.mark.parametrize(
