@@ -132,7 +132,7 @@ def content_of(record: Any) -> Content:
 class Distinctive:
     """What identifies the records of a dataset: a record with one of the digests has the content of one of them."""
 
-    digests: set[bytes]
+    digests: set[bytes | None]
     repeated: float
     """The share of records that repeat a digest, if values have few bits; 0 if they cannot agree by chance."""
     incomparable: bool
@@ -168,7 +168,7 @@ def distinctive(contents: Iterable[Content]) -> Distinctive:
     largest = max((sizes[position] for position in varied), default=0)
     chosen = [position for position in varied if sizes[position] >= AS_LARGE * largest]
     many = [position for position in chosen if bits[position] >= MANY_BITS]
-    digests = set[bytes]().union(*(values[position] for position in many or chosen))
+    digests = set[bytes | None]().union(*(values[position] for position in many or chosen))
     repeated = 0.0 if many else sum(1 - len(values[position]) / count for position in chosen)
     return Distinctive(digests | (inputs - {None}), repeated, not count or None in inputs)
 
