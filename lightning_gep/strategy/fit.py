@@ -20,13 +20,14 @@ from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.algorithm.tracked import TrackedSubspace
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.memory import keep_freed_memory, microbatch_for
-from lightning_gep.gradients.mixing import check_collate
+from lightning_gep.gradients.mixing import RECORDS_TRIED, check_collate
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.card.content import RunFacts
 from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.plan import check_same_plan
 from lightning_gep.privacy.run_size import limited, total_steps
 from lightning_gep.privacy.sampling import PoissonSampler, Secret, seeded_secret
+from lightning_gep.strategy.data import common_lengths
 from lightning_gep.strategy.origins import Origin
 from lightning_gep.strategy.processes import Processes, SharedBasis
 from lightning_gep.strategy.public_data import (
@@ -63,6 +64,8 @@ class Fit:
     logged: list[str]
     """The names that training_step logs."""
     has_public_data: bool
+    lengths: list[Any] | None
+    """The lengths of every training record, if the collate function pads."""
     card: RunCard | None
     """Only in the first process."""
 
@@ -132,6 +135,8 @@ def prepare_fit(
         reveal_errors=settings.log_nonprivate,
     )
     public, public_records = _find_public_data(settings, cost, trainer, module, loader)
+    tried = stand_in_records(loader) if public is None else public.records(RECORDS_TRIED)
+    lengths = common_lengths(loader.dataset) if check_collate(loader, tried) else None
     anchors = PublicGradients(gradients, public, like_a_training_batch, num_anchors=cost.anchors, sweeps=cost.sweeps)
     batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
     checks = ReleaseChecks(gradients, batch, like_a_training_batch)
@@ -196,6 +201,7 @@ def prepare_fit(
         ),
         logged,
         public is not None,
+        lengths,
         RunCard(card_directory(trainer.checkpoint_callbacks, trainer.default_root_dir), account, facts, rank_zero_warn)
         if processes.is_first
         else None,
@@ -233,7 +239,6 @@ def _find_public_data(
     settings: PrivacySettings, cost: CostSettings, trainer: Trainer, module: LightningModule, loader: DataLoader[Any]
 ) -> tuple[PublicStream | None, PublicRecords | None]:
     if not settings.uses_public_data and cost.aux_dataloader is None:
-        check_collate(loader, stand_in_records(loader))
         return None, None
     public = find_public_loader(cost.aux_dataloader, getattr(trainer, "datamodule", None), module)
     records = check_public_data(public, loader, trusted=settings.public_data_is_disjoint)

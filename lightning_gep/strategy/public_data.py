@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, take
-from lightning_gep.gradients.mixing import RECORDS_TRIED, check_collate
 from lightning_gep.strategy.overlap import Distinctive, content_of, distinctive, length, share_records
 from lightning_gep.strategy.refusals import check_same_structure
 
@@ -50,6 +49,11 @@ class PublicStream:
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.loader = loader
         self._iterator: Iterator[Any] | None = None
+
+    def records(self, count: int) -> list[Any]:
+        """The first records, repeated if there are fewer."""
+        data: Any = self.loader.dataset
+        return [data[i % len(data)] for i in range(count)]
 
     def batches(self, records: int, *, restart: bool = False) -> Iterator[Any]:
         """Batches with a total of `records` records; the last is cut to fit. `restart` begins a new pass."""
@@ -90,7 +94,6 @@ class PublicRecords:
 def check_public_data(public: DataLoader[Any], private: DataLoader[Any], *, trusted: bool = False) -> PublicRecords:
     """The identity of the public data; raises ConfigurationError if it overlaps or does not match the training data."""
     found = check_disjoint(public.dataset, private.dataset, trusted=trusted)
-    check_collate(private, [public.dataset[i % len(public.dataset)] for i in range(RECORDS_TRIED)])  # type: ignore[arg-type]
     check_same_structure(next(PublicStream(public).batches(2)), private.collate_fn([private.dataset[0]]))
     return identify(public.dataset, *found)
 

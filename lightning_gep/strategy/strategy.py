@@ -208,7 +208,12 @@ class GEPStrategy(AccountedStrategy):
         size = fit.sampler.expected_batch_size
         self._guards.callback(LogGuard(self._module, self._notice_log, pass_on=reveal, batch_size=size).remove)
         return PoissonLoader(
-            loader, fit.sampler, lambda: trainer.global_step, repeatable=repeatable, reveal_errors=reveal
+            loader,
+            fit.sampler,
+            lambda: trainer.global_step,
+            repeatable=repeatable,
+            reveal_errors=reveal,
+            lengths=fit.lengths,
         )
 
     def _like_a_training_batch(self, batch: Any) -> Any:
