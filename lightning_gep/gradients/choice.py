@@ -18,6 +18,7 @@ from lightning_gep.gradients.memory import largest_chunk
 from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.gradients.state import untouched
 
+WEIGHTED = "a record's own loss counts, whatever weight tokens or classes give it in a batch (see docs/gradients.md)"
 AUTOMATIC, ASKED_FOR = ("functional", "loop"), ("auto", "functional", "hooks", "loop")
 
 
@@ -39,7 +40,7 @@ def choose_backend(
     refused: list[str] = []
     with random_state_kept(module):
         trial = make_trial(module, loss_function, groups, public_batch)
-        check_loss(trial)
+        weighted = check_loss(trial)
         for name in AUTOMATIC if how == "auto" else (how,):
             kind = _backend(name)
             try:
@@ -49,7 +50,9 @@ def choose_backend(
             if fault is None:
                 chosen = kind(module, loss_function, groups)
                 why = "asked for" if how != "auto" else "; ".join(refused) or "fastest"
-                chosen.reason = f"{name}: {why}, checked on {batch_size(trial.records)} records"
+                chosen.reason = (
+                    f"{name}: {why}, checked on {batch_size(trial.records)} records{f'; {WEIGHTED}' * weighted}"
+                )
                 with untouched(module):
                     chosen.largest_chunk = largest_chunk(module, loss_function, public_batch, groups.num_parameters)
                 return chosen

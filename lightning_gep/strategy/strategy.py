@@ -30,6 +30,7 @@ from lightning_gep.strategy.refusals import (
     check_monitors,
     check_trainer,
 )
+from lightning_gep.strategy.release_checks import as_hooks_may_leave_it
 from lightning_gep.strategy.settings import Auto, CostSettings, PrivacySettings, settings_from
 
 
@@ -184,18 +185,20 @@ class GEPStrategy(AccountedStrategy):
         loader = check_loader(dataloader)
         self._held_out.set_training(trainer, loader.dataset)
         continued = self._continued()
-        fit = prepare_fit(
-            self.settings,
-            self.cost,
-            trainer=trainer,
-            module=self._module,
-            loader=loader,
-            precision=self.precision_plugin,
-            device=self.root_device,
-            processes=self.processes,
-            like_a_training_batch=self._like_a_training_batch,
-            continued=continued,
-        )
+        with as_hooks_may_leave_it(self._module, trainer) as frozen_norms:
+            fit = prepare_fit(
+                self.settings,
+                self.cost,
+                trainer=trainer,
+                module=self._module,
+                loader=loader,
+                precision=self.precision_plugin,
+                device=self.root_device,
+                processes=self.processes,
+                like_a_training_batch=self._like_a_training_batch,
+                continued=continued,
+            )
+        fit.checks.frozen_norms = frozen_norms
         self._begin(fit, continued)
         announce(self.settings, fit.account.plan, fit.chosen.k, fit.gradients.backend.reason)
         if trainer.fast_dev_run and continued is None:  # type: ignore[attr-defined]

@@ -129,7 +129,6 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
     ),
     "contrastive": (lambda: loss(contrastive), MIXES),
     "MixUp": (lambda: loss(mixup), MIXES),
-    "class weights": (lambda: loss(class_weights), MIXES),
     "a little mixing": (lambda: loss(lambda z, y: F.cross_entropy(z, y) + 0.02 * contrastive(z, y)), MIXES),
     "a parameter is moved": (MovesFrozenParameter, "training_step changes center: .*without noise"),
     "a mask": (
@@ -153,7 +152,7 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
     "several losses": (lambda: loss(lambda z, y: torch.zeros(3)), r"shape \(3,\).*Return one number"),
     "nothing depends on weights": (lambda: loss(lambda z, y: 0.0 * z.sum()), "gradient of every record tried is zero"),
     # Without a parameter before it, autograd gives no gradient for what is checkpointed, and no error either.
-    "reentrant checkpoint": (ReentrantCheckpoint, "use_reentrant=False"),
+    "reentrant checkpoint": (ReentrantCheckpoint, r"gradient_checkpointing_disable\(\).* use_reentrant=False"),
 }
 
 
@@ -168,9 +167,17 @@ def test_what_has_no_right_per_sample_gradients_is_refused_in_every_way(name: st
     assert all(torch.equal(p, values) for p, values in zip(built.parameters(), before, strict=True))
 
 
-def test_a_mean_over_words_of_all_records_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="average within each record first"):
-        choose(OverWords(), batch=padded())
+WEIGHTED = {"words": (OverWords, padded), "classes": (lambda: loss(class_weights), None)}
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+@pytest.mark.parametrize("how", ["auto", "functional", "loop"])
+def test_in_a_mean_over_words_or_by_class_a_record_counts_by_its_own_mean(name: str, how: str) -> None:
+    module, batch = WEIGHTED[name]
+    records = {} if batch is None else {"batch": batch()}
+    assert choose(module(), how=how, **records).reason.endswith("(see docs/gradients.md)")
+    with pytest.raises(ConfigurationError, match="hooks"):
+        choose(module(), how="hooks", **records)
 
 
 @EVERY_WAY

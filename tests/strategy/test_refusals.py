@@ -195,6 +195,39 @@ class Unfreezes(Callback):
         pl_module.hidden.requires_grad_(True)
 
 
+class Normalized(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
+
+
+class FreezesItsNorm(Normalized):
+    def on_train_epoch_start(self):
+        self.norm.eval()
+
+
+class FreezesNorms(Callback):
+    def on_train_start(self, trainer, pl_module):
+        pl_module.norm.eval()
+
+
+class DoesNotFreeze(Normalized):
+    def on_train_epoch_start(self):
+        self.log("epoch", 1.0)
+
+
+def test_batch_norm_is_fine_wherever_it_is_frozen(tmp_path):
+    for module, callbacks in ((FreezesItsNorm, []), (Normalized, [FreezesNorms()])):
+        used = strategy()
+        trainer(tmp_path, used, max_steps=2, callbacks=callbacks).fit(module(), loader())
+        assert used.privacy.steps == 2
+    refusal(tmp_path / "at the start", r"BatchNorm mixes them: norm\. Replace it by nn\.GroupNorm", module=Normalized())
+    refusal(tmp_path / "at the first step", r"BatchNorm mixes records: norm\. Replace it by", module=DoesNotFreeze())
+
+
 class AccumulatesLater(Callback):
     def on_train_epoch_start(self, trainer, pl_module):
         trainer.accumulate_grad_batches = 3
