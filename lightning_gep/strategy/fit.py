@@ -148,8 +148,10 @@ def prepare_fit(
 
     state = {} if continued is None or continued.state is None else continued.state
     if continued is None:
-        chosen = _choose_thresholds(settings, anchors, processes)
+        chosen = _choose_thresholds(settings, anchors, processes, groups, cost)
         plan = settings.with_choices(**vars(chosen)).plan(**size, steps=steps)
+        if public is not None and processes.is_first:
+            anchors.warn_of_noise(batch, plan.release, k=chosen.k, expected_batch_size=batch_size)
         account = PrivacyAccount(plan, private=settings.private)
     else:
         assert continued.account is not None
@@ -245,14 +247,25 @@ def _find_public_data(
     return PublicStream(public), records
 
 
-def _choose_thresholds(settings: PrivacySettings, anchors: PublicGradients, processes: Processes) -> Thresholds:
+def _choose_thresholds(
+    settings: PrivacySettings,
+    anchors: PublicGradients,
+    processes: Processes,
+    groups: ParameterGroups,
+    cost: CostSettings,
+) -> Thresholds:
     """What the user left to "auto", chosen on public records by the first process."""
+
+    def choose() -> dict[str, Any]:
+        if settings.uses_basis:
+            return vars(anchors.thresholds(None if settings.k == "auto" else settings.k))
+        return {"clip_norm": anchors.clip_norm(make_spectrum(cost, groups) if settings.uses_public_data else None)}
+
     choices = {}
     if settings.chosen_on_public_data:
-        k = None if settings.k == "auto" else settings.k
-        choices = vars(processes.broadcast(anchors.thresholds(k) if processes.is_first else None))
+        choices = processes.broadcast(choose() if processes.is_first else None)
     filled: Any = settings.with_choices(**choices)
-    return Thresholds(filled.k, filled.clip_embedding, filled.clip_residual)
+    return Thresholds(filled.k, filled.clip_embedding, filled.clip_residual, filled.clip_norm)
 
 
 def _check_same_guarantee(settings: PrivacySettings, account: PrivacyAccount, size: dict[str, int]) -> None:

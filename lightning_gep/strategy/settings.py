@@ -36,7 +36,7 @@ class PrivacySettings:
     mechanism: str = "gep"
     clip_embedding: float | Auto = "auto"
     clip_residual: float | Auto = "auto"
-    clip_norm: float = 1.0
+    clip_norm: float | Auto = 1.0
     clipping: Clipping = "separate"
     split: Split = "optimal"
     log_nonprivate: bool = False
@@ -89,13 +89,13 @@ class PrivacySettings:
     @property
     def chosen_on_public_data(self) -> tuple[str, ...]:
         """The settings the mechanism needs that are "auto"."""
-        needed = ("k", *MECHANISMS[self.mechanism].thresholds()) if self.uses_basis else ()
+        needed = (*(("k",) if self.uses_basis else ()), *MECHANISMS[self.mechanism].thresholds())
         return tuple(name for name in needed if getattr(self, name) == "auto")
 
-    def with_choices(self, *, k: int = 1, clip_embedding: float = 1.0, clip_residual: float = 1.0) -> "PrivacySettings":
-        """These settings with every "auto" replaced; the default values only allow the other settings to be checked."""
-        choices: dict[str, Any] = {"k": k, "clip_embedding": clip_embedding, "clip_residual": clip_residual}
-        return replace(self, **{name: value for name, value in choices.items() if getattr(self, name) == "auto"})
+    def with_choices(self, **choices: Any) -> "PrivacySettings":
+        """These settings with every "auto" replaced by the choice, or by 1, which lets other settings be checked."""
+        auto = (name for name in ("k", "clip_embedding", "clip_residual", "clip_norm") if getattr(self, name) == "auto")
+        return replace(self, **{name: choices.get(name, 1 if name == "k" else 1.0) for name in auto})
 
     def make_mechanism(self) -> Mechanism:
         """The mechanism with its thresholds; 1 stands in for a threshold that is still "auto"."""

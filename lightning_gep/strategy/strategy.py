@@ -33,6 +33,8 @@ from lightning_gep.strategy.refusals import (
 from lightning_gep.strategy.release_checks import as_hooks_may_leave_it
 from lightning_gep.strategy.settings import Auto, CostSettings, PrivacySettings, settings_from
 
+EPSILON_BY_NAME = 8.0
+
 
 class GEPStrategy(AccountedStrategy):
     """Makes a Lightning run differentially private, on one device or several.
@@ -48,8 +50,8 @@ class GEPStrategy(AccountedStrategy):
             beyond it. Default None: give `noise_multiplier` instead. A run that is continued may have a larger one: it
             keeps its noise, and all of its steps count.
         delta: The δ of the guarantee. Default None: the largest power of ten below 1/N. Set it to compare runs.
-        k: The total number of basis vectors. Default "auto": chosen on public data. More vectors capture more of the
-            gradient but need more memory, more public records and more noise.
+        k: The total number of basis vectors. Default "auto": chosen on public data, with a basis of at most 512 MB.
+            More vectors capture more of the gradient but need more memory, more public records and more noise.
         noise_multiplier: The noise multiplier σ of a step, instead of `epsilon`. 0 trains without privacy (ε = ∞).
             Default None.
         accountant: "pld" (default, tight), "rdp" (faster, a looser bound) or "prv".
@@ -60,7 +62,8 @@ class GEPStrategy(AccountedStrategy):
             without public data; or "spectral", DP-SGD with noise shaped by the spectrum of the public gradients.
         clip_embedding: The norm to which embeddings are clipped (S₁). Default "auto": chosen on public data.
         clip_residual: The norm to which residuals are clipped (S₂). Default "auto": chosen on public data.
-        clip_norm: The norm to which mechanism="gp" and "spectral" clip gradients. Default 1.0.
+        clip_norm: The norm to which mechanism="gp" and "spectral" clip gradients. Default 1.0. "auto" chooses it on
+            public data: half the median norm, at most 1.
         clipping: "separate" (default) or "joint", which clips embedding and residual by their common norm.
         split: How GEP divides the budget between embedding and residual: "optimal" (default), "equal" as in the paper,
             or a pair of sigmas of which only the ratio counts.
@@ -120,7 +123,7 @@ class GEPStrategy(AccountedStrategy):
         mechanism: str = PrivacySettings.mechanism,
         clip_embedding: float | Auto = PrivacySettings.clip_embedding,
         clip_residual: float | Auto = PrivacySettings.clip_residual,
-        clip_norm: float = PrivacySettings.clip_norm,
+        clip_norm: float | Auto = PrivacySettings.clip_norm,
         clipping: Clipping = PrivacySettings.clipping,
         split: Split = PrivacySettings.split,
         groups: Grouping = CostSettings.groups,
@@ -293,6 +296,13 @@ class GEPStrategy(AccountedStrategy):
         super().teardown()
 
 
-strategies.StrategyRegistry.register(
-    "gep", GEPStrategy, description="Differentially private training by GEP, ε = 8", epsilon=8.0
-)
+def by_name() -> GEPStrategy:
+    """The strategy of `Trainer(strategy="gep")`."""
+    rank_zero_warn(
+        f"strategy='gep' stands for GEPStrategy(epsilon={EPSILON_BY_NAME}): an ε that you did not choose. Pass "
+        "strategy=GEPStrategy(epsilon=...) with the ε that your records deserve."
+    )
+    return GEPStrategy(epsilon=EPSILON_BY_NAME)
+
+
+strategies.StrategyRegistry.register("gep", by_name, description="Differentially private training by GEP, ε = 8")

@@ -6,6 +6,7 @@ import os
 import runpy
 import subprocess
 import sys
+import warnings
 from operator import attrgetter
 from pathlib import Path
 
@@ -292,7 +293,8 @@ def test_public_data_may_come_from_the_module(tmp_path):
 
 
 def test_it_is_registered_under_a_name_and_finds_the_public_data_of_a_datamodule(tmp_path):
-    fit = trainer(tmp_path, "gep", max_epochs=2)
+    with pytest.warns(UserWarning, match=r"strategy='gep' stands for .*epsilon=8\.0.*you did not choose"):
+        fit = trainer(tmp_path, "gep", max_epochs=2)
     fit.fit(Classifier(), WithPublicData())
     assert fit.strategy.privacy.plan.target_epsilon == 8.0
     assert fit.strategy.privacy.epsilon() <= 8.0
@@ -305,6 +307,31 @@ def test_thresholds_and_k_are_chosen_on_public_data_and_recorded(tmp_path):
     assert 1 <= chosen.k <= 53
     assert used.privacy.plan.release.embedding.clip == chosen.clip_embedding > 0
     assert used.privacy.plan.release.residual.clip == chosen.clip_residual > 0
+
+
+class Faint(Classifier):
+    def training_step(self, batch, batch_idx):
+        return 0.01 * super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("mechanism", ["gp", "spectral"])
+def test_the_threshold_of_dp_sgd_fits_small_gradients(tmp_path, mechanism):
+    used = strategy(mechanism=mechanism, clip_norm="auto", aux_dataloader=public_loader())
+    trainer(tmp_path, used, max_steps=1).fit(Faint(), loader())
+    clip = used.privacy.plan.release.residual.clip
+    assert 0.001 < clip < 0.02
+    assert used.prepared.chosen.clip_norm == clip
+    without = strategy(mechanism="gp", clip_norm="auto")
+    with pytest.raises(ConfigurationError, match=r"clip_norm='auto' is chosen on public data.*or a number"):
+        trainer(tmp_path, without).fit(Faint(), loader())
+
+
+def test_noise_that_drowns_the_gradient_is_told(tmp_path):
+    with pytest.warns(UserWarning, match=r"noise of a step is \d+ times as long as its gradient.*larger batches"):
+        trainer(tmp_path, strategy(noise_multiplier=100.0), max_steps=1).fit(Classifier(), loader())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="On public records")
+        trainer(tmp_path, strategy(noise_multiplier=1.0), max_steps=1).fit(Classifier(), loader())
 
 
 @pytest.mark.parametrize(
