@@ -97,11 +97,13 @@ class PublicGradients:
         """Such sweeps, of which one that takes longer says so."""
 
         def sweep() -> Iterator[Tensor]:
-            start = time.perf_counter()
-            for i, rows in enumerate(self(count, step)()):
-                seconds = (time.perf_counter() - start) * count / len(rows)
-                if i == 0 and seconds > SECONDS_UNNOTICED:
+            start, done, told = time.perf_counter(), 0, False
+            for rows in self(count, step)():
+                seconds = (time.perf_counter() - start) * count / (done + len(rows))
+                if done and not told and seconds > SECONDS_UNNOTICED:
                     rank_zero_info(f"Choosing k and thresholds on {count} public records, about {seconds:.0f} s.")
+                    told = True
+                done += len(rows)
                 yield rows
 
         return sweep
@@ -123,6 +125,6 @@ class PublicGradients:
         if noise > DROWNED * signal:
             rank_zero_warn(
                 f"On public records the noise of a step is {noise / max(signal, 1e-30):.0f} times as long as its "
-                "gradient, so training may get nowhere. Use larger batches, a larger ε, fewer trainable parameters, or another "
-                "mechanism."
+                "gradient, so training may get nowhere. Use larger batches, a larger ε, fewer trainable parameters, or "
+                "another mechanism."
             )
