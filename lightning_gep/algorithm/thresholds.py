@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_gep.algorithm.basis import Basis
 from lightning_gep.algorithm.clipping import residual_norm_bound
 from lightning_gep.algorithm.groups import allocate
 from lightning_gep.algorithm.linalg import row_norms
@@ -49,16 +48,17 @@ def choose_thresholds(
     subspace = TrackedSubspace(sizes, allocate(largest, sizes), num_anchors=num_anchors, decay=0.0)
     subspace.at_step(0, fit)
     basis = subspace.principal_basis()
-    bases = [_first_rows(basis, allocate(option, sizes)) for option in options]
     norms: list[list[tuple[Tensor, Tensor]]] = [[] for _ in options]
     for gradients in held_out():
-        lengths = row_norms(gradients)
-        for smaller, found in zip(bases, norms, strict=True):
-            embeddings = row_norms(smaller.embed(gradients))
-            found.append((embeddings, residual_norm_bound(lengths, embeddings, smaller)))
+        lengths, embeddings = row_norms(gradients), basis.embed(gradients).split(basis.dimensions, dim=1)
+        for option, found in zip(options, norms, strict=True):
+            quotas = allocate(option, sizes)  # the first rows of each block are the basis of a smaller k
+            inside = torch.cat([part[:, :quota] for part, quota in zip(embeddings, quotas, strict=True)], dim=1)
+            found.append((row_norms(inside), residual_norm_bound(lengths, row_norms(inside), basis)))
     medians = [[_median(torch.cat(part)) for part in zip(*found, strict=True)] for found in norms]
-    choices = [(option, *pair) for option, pair in zip(options, medians, strict=True)]
-    chosen, embedding, residual = min(choices, key=lambda c: c[1] * math.sqrt(c[0]) + c[2] * math.sqrt(p))
+    noise = [e * math.sqrt(option) + r * math.sqrt(p) for option, (e, r) in zip(options, medians, strict=True)]
+    best = noise.index(min(noise))
+    chosen, (embedding, residual) = options[best], medians[best]
     scale = min(LARGEST_CLIP, SHARE_OF_NORM * embedding) / embedding
     return Thresholds(chosen, _two_digits(scale * embedding), _two_digits(scale * residual))
 
@@ -78,10 +78,6 @@ def basis_numbers(k: int, sizes: Sequence[int]) -> int:
 def choose_clip_norm(norms: Tensor) -> float:
     """The one threshold of DP-SGD, by the rule for embeddings."""
     return _two_digits(min(LARGEST_CLIP, SHARE_OF_NORM * _median(norms)))
-
-
-def _first_rows(basis: Basis, quotas: Sequence[int]) -> Basis:
-    return Basis(tuple(block[:quota] for block, quota in zip(basis.blocks, quotas, strict=True)), basis.defect)
 
 
 def _median(norms: Tensor) -> float:

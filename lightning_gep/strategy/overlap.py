@@ -174,18 +174,20 @@ def distinctive(contents: Iterable[Content]) -> Distinctive:
 
 
 def _content(record: Any) -> Content:
-    values = values_of(record)
+    plain = type(record) in (tuple, list) and all(isinstance(value, torch.Tensor | float) for value in record)
+    values = list(record) if plain else values_of(record)  # which is slower
     large = {position: value for position, value in enumerate(values) if _size(value) > 1}
     several = {position: value for position, value in large.items() if not _is_mask(value)}
     if not any(_bits(value) >= MANY_BITS for value in several.values()) and len(values) > 1:
         several = {i: values[:i] + values[i + 1 :] for i in range(len(values))}
     parts = tuple(Part(i, _size(v), _bits(v), found) for i, v in several.items() if (found := _digest(v)))
+    known = {id(several[part.position]): part.digest for part in parts}
     if isinstance(record, tuple | list) and record and (_size(record[0]) > 1 or not large):
-        known = parts and large.get(parts[0].position) is record[0]
-        return Content(parts[0].digest if known else _digest(record[0]), parts)
-    most = max((part.size for part in parts), default=0)
-    largest = [part.digest for part in parts if part.size >= AS_LARGE * most]
-    return Content(largest[0] if len(largest) == 1 else _digest(largest or record), parts)
+        return Content(known.get(id(record[0])) or _digest(record[0]), parts)
+    most = max(map(_size, large.values()), default=0)
+    largest = [value for value in large.values() if _size(value) >= AS_LARGE * most]
+    alone = largest[0] if len(largest) == 1 else largest or record
+    return Content(known.get(id(alone)) or _digest(alone), parts)
 
 
 def _digest(value: Any) -> bytes | None:

@@ -48,7 +48,7 @@ class PublicGradients:
         self._like_a_training_batch = like_a_training_batch
         self._microbatch = min(gradients.largest_microbatch, num_anchors)
 
-    def __call__(self, count: int, step: int) -> Anchors:
+    def __call__(self, count: int, step: int, microbatch: int | None = None) -> Anchors:
         """Sweeps over `count` records: the same ones at each where iterations need that; with a seed, set by `step`."""
         held: list[Any] = []
 
@@ -66,7 +66,7 @@ class PublicGradients:
             with train_mode(self._gradients.module):
                 batches = map(self._like_a_training_batch, records())
                 yield from self._gradients.sweep(
-                    part for batch in batches for part in microbatches(batch, self._microbatch)
+                    part for batch in batches for part in microbatches(batch, microbatch or self._microbatch)
                 )
 
         return sweep
@@ -98,7 +98,7 @@ class PublicGradients:
 
         def sweep() -> Iterator[Tensor]:
             start, done, told = time.perf_counter(), 0, False
-            for rows in self(count, step)():
+            for rows in self(count, step, self._gradients.largest_microbatch)():
                 seconds = (time.perf_counter() - start) * count / (done + len(rows))
                 if done and not told and seconds > SECONDS_UNNOTICED:
                     rank_zero_info(f"Choosing k and thresholds on {count} public records, about {seconds:.0f} s.")
@@ -116,12 +116,12 @@ class PublicGradients:
         if noise == 0:
             return
         clip = max(part.clip for part in release.parts)
-        total, count = 0.0, 0
+        total, count = torch.zeros(()), 0
         with train_mode(self._gradients.module):
             for rows in self._gradients.sweep(microbatches(self._like_a_training_batch(batch), self._microbatch)):
                 factors = (clip / row_norms(rows)).clamp(max=1.0).to(rows)
-                total, count = total + finite_rows(rows * factors[:, None]).sum(dim=0), count + len(rows)
-        signal = float(torch.as_tensor(total).norm()) / count
+                total, count = total.to(rows) + finite_rows(rows * factors[:, None]).sum(dim=0), count + len(rows)
+        signal = float(total.norm()) / count
         if noise > DROWNED * signal:
             rank_zero_warn(
                 f"On public records the noise of a step is {noise / max(signal, 1e-30):.0f} times as long as its "
