@@ -28,6 +28,7 @@ from lightning_gep.privacy.plan import check_same_plan
 from lightning_gep.privacy.run_size import limited, total_steps
 from lightning_gep.privacy.sampling import PoissonSampler, Secret, seeded_secret
 from lightning_gep.strategy.data import common_lengths
+from lightning_gep.strategy.logs import quiet
 from lightning_gep.strategy.origins import Origin
 from lightning_gep.strategy.processes import Processes, SharedBasis
 from lightning_gep.strategy.public_data import (
@@ -136,12 +137,13 @@ def prepare_fit(
     )
     public, public_records = _find_public_data(settings, cost, trainer, module, loader)
     tried = stand_in_records(loader) if public is None else public.records(RECORDS_TRIED)
-    lengths = common_lengths(loader.dataset) if check_collate(loader, tried) else None
+    with quiet():
+        lengths = common_lengths(loader.dataset) if check_collate(loader, tried) else None
     anchors = PublicGradients(gradients, public, like_a_training_batch, num_anchors=cost.anchors, sweeps=cost.sweeps)
     batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
     checks = ReleaseChecks(gradients, batch, like_a_training_batch)
     may_be_kept = public is not None or is_random(batch)
-    with explained(batch) if public is None else nullcontext():
+    with quiet(), explained(batch) if public is None else nullcontext():
         checks.before_training()
         logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
     check_monitors(trainer, logged)

@@ -48,7 +48,7 @@ class PublicGradients:
         self._like_a_training_batch = like_a_training_batch
         self._microbatch = min(gradients.largest_microbatch, num_anchors)
 
-    def __call__(self, count: int, step: int, microbatch: int | None = None) -> Anchors:
+    def __call__(self, count: int, step: int) -> Anchors:
         """Sweeps over `count` records: the same ones at each where iterations need that; with a seed, set by `step`."""
         held: list[Any] = []
 
@@ -66,7 +66,7 @@ class PublicGradients:
             with train_mode(self._gradients.module):
                 batches = map(self._like_a_training_batch, records())
                 yield from self._gradients.sweep(
-                    part for batch in batches for part in microbatches(batch, microbatch or self._microbatch)
+                    part for batch in batches for part in microbatches(batch, self._microbatch)
                 )
 
         return sweep
@@ -98,7 +98,7 @@ class PublicGradients:
 
         def sweep() -> Iterator[Tensor]:
             start, done, told = time.perf_counter(), 0, False
-            for rows in self(count, step, self._gradients.largest_microbatch)():
+            for rows in self(count, step)():
                 seconds = (time.perf_counter() - start) * count / (done + len(rows))
                 if done and not told and seconds > SECONDS_UNNOTICED:
                     rank_zero_info(f"Choosing k and thresholds on {count} public records, about {seconds:.0f} s.")

@@ -15,6 +15,7 @@ from lightning_gep.gradients.isolation import NORM_FIX, norms_that_mix
 from lightning_gep.gradients.mixing import RECORDS_TRIED, check_transfer
 from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.gradients.snapshot import NOT_FOLLOWED, package
+from lightning_gep.strategy.logs import quiet
 from lightning_gep.strategy.refusals import check_no_accumulation, check_no_gradient_hooks, check_trainable
 from lightning_gep.strategy.step import StepGradients, train_mode
 
@@ -87,6 +88,6 @@ class ReleaseChecks:
 
     def _check_again(self) -> None:
         """Code may begin to mix records after a few epochs, or do so at some steps only."""
-        self.before_training()
-        with random_state_kept():
+        with quiet(), random_state_kept():
+            self.before_training()
             self._gradients.check_again(self._like_a_training_batch(self._records))

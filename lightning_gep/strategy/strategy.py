@@ -1,5 +1,6 @@
 """GEPStrategy: overrides of Lightning's hooks that make a run differentially private."""
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -9,7 +10,7 @@ from lightning.pytorch import Trainer, strategies
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader
-from typing_extensions import override
+from typing_extensions import Never, override
 
 from lightning_gep.algorithm.diagnostics import BatchStatistics, Diagnostics
 from lightning_gep.algorithm.gep import gradient_embedding_perturbation
@@ -20,7 +21,7 @@ from lightning_gep.strategy.checkpoints import AccountedStrategy
 from lightning_gep.strategy.data import PoissonLoader, PrivateBatch, TransferGuard, closed_batch, own_random_states
 from lightning_gep.strategy.fit import make_subspace, prepare_fit
 from lightning_gep.strategy.internals import on_before_batch_transfer, train_loader_in_list
-from lightning_gep.strategy.logs import LogGuard, announce, announce_later_log, announce_trial_run, announce_withheld
+from lightning_gep.strategy.logs import LogGuard, announce, announce_later_log, announce_trial_run
 from lightning_gep.strategy.refusals import (
     SEVERAL_LOADERS,
     SEVERAL_OPTIMIZERS,
@@ -203,10 +204,9 @@ class GEPStrategy(AccountedStrategy):
             )
         fit.checks.frozen_norms = frozen_norms
         self._begin(fit, continued)
-        announce(self.settings, fit.account.plan, fit.chosen.k, fit.gradients.backend.reason)
+        announce(self.settings, fit, self.card_directory)
         if trainer.fast_dev_run and continued is None:  # type: ignore[attr-defined]
             announce_trial_run(fit.account.plan)
-        announce_withheld(fit.logged, fit.gradients.kept, log_nonprivate=reveal, public=fit.has_public_data)
         repeatable = self.settings.generator == "seeded"
         if not repeatable:
             self._guards.enter_context(own_random_states())
@@ -305,4 +305,15 @@ def by_name() -> GEPStrategy:
     return GEPStrategy(epsilon=EPSILON_BY_NAME)
 
 
+def in_the_other_namespace() -> Never:
+    """The strategy of `Trainer(strategy="gep")` for a Trainer of pytorch_lightning."""
+    raise ConfigurationError(
+        "This Trainer is that of pytorch_lightning, and GEPStrategy is for that of lightning.pytorch: the two packages "
+        "do not mix. Replace `import pytorch_lightning as pl` by `import lightning.pytorch as pl` in all files.",
+        setting="strategy",
+    )
+
+
 strategies.StrategyRegistry.register("gep", by_name, description="Differentially private training by GEP, ε = 8")
+if "pytorch_lightning" in sys.modules:
+    sys.modules["pytorch_lightning"].strategies.StrategyRegistry.register("gep", in_the_other_namespace)

@@ -1,5 +1,7 @@
 """Every refusal: what, which, what to do; and nothing has been spent when it comes."""
 
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -226,6 +228,31 @@ def test_batch_norm_is_fine_wherever_it_is_frozen(tmp_path):
         assert used.privacy.steps == 2
     refusal(tmp_path / "at the start", r"BatchNorm mixes them: norm\. Replace it by nn\.GroupNorm", module=Normalized())
     refusal(tmp_path / "at the first step", r"BatchNorm mixes records: norm\. Replace it by", module=DoesNotFreeze())
+
+
+class Chatters(Classifier):
+    def training_step(self, batch, batch_idx):
+        if not self.trainer.sanity_checking and self.global_step == 0:
+            print("chatter")
+            warnings.warn("chatter", stacklevel=1)
+        return super().training_step(batch, batch_idx)
+
+
+def test_trying_out_a_module_is_quiet_and_the_start_is_one_block(tmp_path, capsys, caplog):
+    used = strategy(mechanism="gp", generator="system", epsilon=4.0)
+    fit = trainer(tmp_path, used, max_steps=1)
+    with caplog.at_level("INFO", logger="lightning.pytorch"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit.fit(Chatters(), loader(batch_size=6))
+    assert len([w for w in caught if str(w.message) == "chatter"]) < 20, "only the records of the step itself"
+    assert capsys.readouterr().out.count("chatter") < 20
+    (block,) = (record.message for record in caplog.records if record.message.startswith("GEPStrategy"))
+    lines = block.splitlines()
+    assert len(lines) == 7
+    assert "private: ε at most 4, δ = 0.001, by rdp" in lines[1]
+    assert "train/loss" in lines[5]
+    assert lines[6].endswith("privacy_card.html")
+    assert {path.name for path in tmp_path.iterdir()} == {"privacy"}
 
 
 class AccumulatesLater(Callback):
@@ -547,3 +574,7 @@ def test_the_other_namespace_is_named():
     others = pytest.importorskip("pytorch_lightning")
     with pytest.raises(ValueError, match=r"for lightning\.pytorch\.Trainer, not for pytorch_lightning\.Trainer"):
         others.Trainer(strategy=GEPStrategy(epsilon=1.0), logger=False)
+    program = "import pytorch_lightning, lightning_gep.strategy.strategy; pytorch_lightning.Trainer(strategy='gep')"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
+    assert "ConfigurationError: This Trainer is that of pytorch_lightning" in done.stderr
+    assert "import lightning.pytorch as pl" in done.stderr
