@@ -46,6 +46,7 @@ class AccountedStrategy(ProcessStrategy):
     _checkpoint: Path | None = None
     _trainer_of_run: Trainer | None = None
     _released: ReleasedWeights | None = None
+    _failed = False
 
     @override
     def connect(self, model: LightningModule) -> None:
@@ -124,7 +125,7 @@ class AccountedStrategy(ProcessStrategy):
 
     def _begin(self, fit: Fit, continued: Origin | None) -> None:
         """Open the ledger of a fit and count its releases there; call before the first one."""
-        self.privacy = fit.account
+        self.privacy, self._failed = fit.account, False
         if continued is None:
             self._check_weights()
         self._on_first_process(lambda: self._open_ledger(fit.account, continued))
@@ -213,11 +214,15 @@ class AccountedStrategy(ProcessStrategy):
             self._card.end()
         if self._fits and self._released is not None:
             self._note_release(self._tensors())
+        if self._failed and self.prepared is not None and self.prepared.account.steps == 0:
+            self.prepared.account.discard_ledger()
+            self.prepared = None  # nothing was released, so the next fit is the first
         super().teardown()
 
     @override
     def on_exception(self, exception: BaseException) -> None:
         super().on_exception(exception)
+        self._failed = True
         if self._card is not None:
             self._card.failed = True
 
