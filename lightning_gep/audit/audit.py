@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightning_gep.algorithm.groups import ParameterGroups
-from lightning_gep.arguments import finite_positive, one_of
+from lightning_gep.arguments import one_of
 from lightning_gep.audit import mechanism, training
 from lightning_gep.audit.estimators import Bound
 from lightning_gep.audit.fits import Progress, Subject
@@ -145,7 +145,8 @@ def _plan(subject: Subject) -> PrivacyPlan:
 
 def _noise_of_one_release(settings: PrivacySettings, delta: float) -> float:
     if settings.epsilon is None:
-        return finite_positive("noise_multiplier", settings.noise_multiplier, "It is the σ of a step.")
+        assert settings.noise_multiplier, "no noise was refused"
+        return settings.noise_multiplier
     return noise_multiplier_for(settings.epsilon, delta, 1.0, 1, settings.accountant)[0]
 
 

@@ -49,7 +49,7 @@ def gaussian_mu(included: Scores, left_out: Scores, confidence: float) -> float:
     """A lower bound on μ, the distance of the two means in units of the common standard deviation.
 
     The two-sample t statistic has a noncentral t distribution with noncentrality μ/√(1/n₁ + 1/n₀); its cdf falls as the
-    noncentrality grows, so solving it for `confidence` gives an exact bound (Hedges and Olkin 1985, section 5.B).
+    noncentrality grows, so solving it for `confidence` gives an exact bound (Hedges and Olkin 1985).
     """
     n, m = len(included), len(left_out)
     scale, freedom = math.sqrt(1 / n + 1 / m), n + m - 2
@@ -116,9 +116,7 @@ def one_run_bounds(scores: Scores, included: NDArray[np.bool_], delta: float, co
         return max(largest(lambda value: rejects(value, *attempt), high) for attempt in attempts)  # noqa: B023
 
     counted = best(lambda epsilon, r, v: dp_p_value(canaries, r, v, epsilon, delta) <= level, LARGEST_EPSILON)
-    traded = best(
-        lambda epsilon, r, v: refutes(canaries, r, v, dp_inverse(epsilon, delta), level), LARGEST_EPSILON
-    )
+    traded = best(lambda epsilon, r, v: refutes(canaries, r, v, dp_inverse(epsilon, delta), level), LARGEST_EPSILON)
     mu = best(lambda mu, r, v: refutes(canaries, r, v, gaussian_inverse(mu), level), 20.0)
     return [
         Bound("one run", counted, confidence, "fair coins"),
@@ -164,13 +162,13 @@ def refutes(canaries: int, guessed: int, right: int, inverse: Callable[[float], 
 
 
 def dp_inverse(epsilon: float, delta: float) -> Callable[[float], float]:
-    """The inverse of 1 − f for (ε, δ)-DP: f(x) = max(0, 1 − δ − e^ε x, e^−ε (1 − δ − x)) (Dong et al. 2022, Prop. 2.4)."""
+    """The inverse of 1 − f for (ε, δ)-DP, where f(x) = max(0, 1 − δ − e^ε x, e^−ε (1 − δ − x)) (Dong et al. 2022)."""
     grown = math.exp(epsilon)
     return lambda y: max(0.0, (y - delta) / grown, 1 - delta - (1 - y) * grown)
 
 
 def gaussian_inverse(mu: float) -> Callable[[float], float]:
-    """The inverse of 1 − f for μ-GDP: 1 − f(x) = Φ(Φ⁻¹(x) + μ) (Dong et al. 2022, Definition 2.6)."""
+    """The inverse of 1 − f for μ-GDP, where 1 − f(x) = Φ(Φ⁻¹(x) + μ) (Dong et al. 2022)."""
     ndtr: Any = special.ndtr
     return lambda y: float(ndtr(special.ndtri(y) - mu))
 

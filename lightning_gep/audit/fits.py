@@ -57,7 +57,7 @@ class Subject:
         one_of("gradients", self.settings.get("gradients", "auto"), ("auto", "functional", "loop"))
 
     def strategy(self, **changed: Any) -> GEPStrategy:
-        """The strategy, with some arguments changed, secret draws, and public records numbered like training records."""
+        """The strategy, with some arguments changed, and with draws that nobody can repeat, even if the user has a seed."""
         generator = "secure" if self.settings.get("generator") == "secure" else "system"
         arguments: dict[str, Any] = {**self.settings, "generator": generator, **changed}
         used = GEPStrategy(**arguments)
@@ -134,7 +134,9 @@ class Attack(Callback, ABC):
             self.draws += int((numbers > 0).sum())
             others = rows[numbers == 0].cpu()
             finite = others[others.isfinite().all(1)]
-            self._others += [part.sum(0) for _, part in contributions(finite, self._basis, self._fit.account.plan.release)]
+            self._others += [
+                part.sum(0) for _, part in contributions(finite, self._basis, self._fit.account.plan.release)
+            ]
             yield rows
 
 

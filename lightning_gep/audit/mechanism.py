@@ -23,7 +23,8 @@ RECORDS, CANARIES = 8, 400
 """Records of the user beside the canaries, all in every batch; and the most canaries."""
 ACCURACY = 0.026
 """The standard error of the distance of the canaries' scores, as a share of it."""
-FEWEST_SCORES = 4000
+FEWEST_SCORES, FEWEST_RELEASES = 4000, 40
+"""Noise that repeats after fewer than half as many releases is found."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,15 @@ class Releases:
         slopes = np.array([(learn[lag:] * learn[:-lag]).sum() / np.square(learn[:-lag]).sum() for lag in lags])
         best = int(np.argmax(np.abs(slopes)))
         lag = lags[best]
-        return Releases(self.scores[lag:, test] - slopes[best] * noise[:-lag, test], self.included[lag:, test], self.plan)
+        scores = self.scores[lag:, test] - slopes[best] * noise[:-lag, test]
+        return Releases(scores, self.included[lag:, test], self.plan)
 
     def bounds(self, delta: float, confidence: float) -> list[Bound]:
         """Three lower bounds on the ε of one release."""
         repeated = gaussian_bound(*self.without_repeated_noise().sides, delta, confidence)
         return [
             gaussian_bound(*self.sides, delta, confidence),
-            Bound("Gaussian, earlier noise subtracted", repeated.epsilon, confidence, repeated.assumes),
+            Bound("Gaussian, earlier noise", repeated.epsilon, confidence, repeated.assumes),
             threshold_bound(*self.sides, delta, confidence),
         ]
 
@@ -82,7 +84,7 @@ def releases(
     noise = {"epsilon": None, "noise_multiplier": noise_multiplier, "accountant": "rdp", "delta": 1e-6}
     strategy = subject.strategy(**noise)
     canaries = min(canaries, _room(strategy, subject))
-    steps = 1 + -(-scores // canaries)
+    steps = 1 + max(FEWEST_RELEASES, -(-scores // canaries))
     strategy = subject.strategy(**noise, refresh_every=10 * steps)
     attack = _CoinsAtEveryStep(Canaries(canaries), f"{strategy.settings.mechanism}: {steps} releases", progress)
     sizes = {"batch_size": len(records) + canaries, "steps": steps, "num_workers": 0}

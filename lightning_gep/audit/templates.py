@@ -25,7 +25,9 @@ def contributions(gradients: Tensor, basis: Basis, release: Release) -> list[tup
     parts = [(part, rows, (rows / part.clip).norm(dim=1)) for part, rows in both if part is not None]
     joint = torch.stack([norms for *_, norms in parts]).norm(dim=0)
     excesses = [joint if release.clipping == "joint" else norms for *_, norms in parts]
-    return [(part, rows / excess.clamp(min=1)[:, None]) for (part, rows, _), excess in zip(parts, excesses, strict=True)]
+    return [
+        (part, rows / excess.clamp(min=1)[:, None]) for (part, rows, _), excess in zip(parts, excesses, strict=True)
+    ]
 
 
 def templates(canaries: Tensor, basis: Basis, release: Release) -> Tensor:
