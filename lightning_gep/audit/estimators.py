@@ -98,8 +98,8 @@ def threshold_bound(included: Scores, left_out: Scores, delta: float, confidence
 def clopper_pearson(successes: int, trials: int, level: float, *, upper: bool) -> float:
     """The exact one-sided confidence bound on a probability (Clopper and Pearson 1934)."""
     if upper:
-        return 1.0 if successes == trials else float(stats.beta.ppf(1 - level, successes + 1, trials - successes))
-    return 0.0 if successes == 0 else float(stats.beta.ppf(level, successes, trials - successes + 1))
+        return 1.0 if successes == trials else float(special.betaincinv(successes + 1, trials - successes, 1 - level))
+    return 0.0 if successes == 0 else float(special.betaincinv(successes, trials - successes + 1, level))
 
 
 def one_run_bounds(scores: Scores, included: NDArray[np.bool_], delta: float, confidence: float) -> list[Bound]:
@@ -133,7 +133,7 @@ def guesses(scores: Scores, included: NDArray[np.bool_], share: float) -> tuple[
 
 
 def dp_p_value(canaries: int, guessed: int, right: int, epsilon: float, delta: float) -> float:
-    """The probability of this many right guesses, or more, under (ε, δ)-DP (Steinke, Nasr and Jagielski 2023, Thm 5.2).
+    """The probability of this many right guesses or more under (ε, δ)-DP (Steinke et al. 2023, Theorem 3.1).
 
     With W ~ Binomial(r, e^ε/(1+e^ε)) it is at most P[W ≥ v] + 2mδ · max over i of P[v > W ≥ v − i]/i.
     """
@@ -148,9 +148,9 @@ def refutes(canaries: int, guessed: int, right: int, inverse: Callable[[float], 
 
     `inverse` is that of 1 − f, which f-DP makes an upper bound: P[S | one coin] ≤ (1 − f)(P[S | the coin flipped]). Let
     pᵢ be the probability of i right guesses. Taking for S "guess j is right, and at least T are", averaging over coins
-    and j (1 − f is concave) gives Σ_{i≥T} (i/m) pᵢ ≤ (1 − f)(Σ_{i≥T−1} ((r−i)/m) pᵢ) for every T (Mahloujifar, Melis
-    and Chaudhuri 2024, Theorem 9). From `level` mass at `right`, the least mass that it forces on smaller counts
-    is added up; more than 1 in total refutes f.
+    and j (1 − f is concave) gives Σ_{i≥T} (i/m) pᵢ ≤ (1 − f)(Σ_{i≥T−1} ((r−i)/m) pᵢ) for every T (Mahloujifar et al.
+    2024). From `level` mass at `right`, the least mass that it forces on smaller counts is added up; more than 1 in
+    total refutes f.
     """
     hit, miss = level * right / canaries, level * (guessed - right) / canaries
     for count in range(right - 1, -1, -1):

@@ -57,7 +57,7 @@ class Subject:
         one_of("gradients", self.settings.get("gradients", "auto"), ("auto", "functional", "loop"))
 
     def strategy(self, **changed: Any) -> GEPStrategy:
-        """The strategy, with some arguments changed, and with draws that nobody can repeat, even if the user has a seed."""
+        """The strategy with some arguments changed, and with secret draws, whatever generator the settings have."""
         generator = "secure" if self.settings.get("generator") == "secure" else "system"
         arguments: dict[str, Any] = {**self.settings, "generator": generator, **changed}
         used = GEPStrategy(**arguments)

@@ -21,7 +21,7 @@ from lightning_gep.strategy.strategy import GEPStrategy
 
 RECORDS, CANARIES = 8, 400
 """Records of the user beside the canaries, all in every batch; and the most canaries."""
-ACCURACY = 0.026
+ACCURACY = 0.03
 """The standard error of the distance of the canaries' scores, as a share of it."""
 FEWEST_SCORES, FEWEST_RELEASES = 4000, 40
 """Noise that repeats after fewer than half as many releases is found."""

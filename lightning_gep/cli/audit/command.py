@@ -54,7 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("overrides", nargs="*", metavar="key=value", help="as for gep-train; commas give several values")
     add("--parts", type=_parts, default=PARTS, metavar="PART,…", help=f"of {', '.join(PARTS)} (default: all)")
     add("--confidence", type=_share, default=0.95, metavar="C", help="that all bounds hold at once (default: 0.95)")
-    add("--accuracy", type=_share, default=0.026, metavar="A", help="of part release (default: 0.026); half takes 4×")
+    add("--accuracy", type=_share, default=0.03, metavar="A", help="of part release (default: 0.03); half takes 4×")
     add("--canaries", type=_count, default=500, metavar="M", help="of a training (default: 500)")
     add("--runs", type=_count, default=1, metavar="R", help="trainings (default: 1)")
     add("--html", type=Path, metavar="FILE", help="write one page with plots, which works offline")

@@ -71,6 +71,6 @@ def verdict(findings: Sequence[Finding], confidence: float) -> str:
     worst = max(wrong, key=lambda finding: finding.strongest.epsilon / finding.claimed)
     return (
         f"{mechanism_name(worst.mechanism)} claims ε = {rounded_up(worst.claimed)}, but ε is at least "
-        f"{shown(worst.strongest.epsilon)} ({worst.strongest.name}; {TITLES[worst.part].lower()}). The bounds hold with "
+        f"{shown(worst.strongest.epsilon)} ({worst.strongest.name}; {TITLES[worst.part].lower()}). Bounds hold with "
         f"{confidence:.0%} confidence, so the claim is wrong. Time: {time}."
     )
