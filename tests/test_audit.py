@@ -13,7 +13,7 @@ from scipy.stats import chi2
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_gep.audit.fits import Subject
+from lightning_gep.audit import Subject
 from lightning_gep.audit.mechanism import releases
 from lightning_gep.privacy.plan import PrivacyPlan
 

@@ -43,10 +43,11 @@ class Canaries:
     def loss(self, parameters: Mapping[str, Tensor], numbers: Tensor) -> Tensor:
         """A loss whose gradient is the sum of those of the canaries with these numbers that are in the data."""
         which = (numbers - 1).clamp(0, len(self) - 1)
-        weights = ((numbers > 0) & (numbers <= len(self))) * self.included[which]
+        weights = ((numbers > 0) & (numbers <= len(self))) * self.included.to(numbers.device)[which]
         total = weights.sum() * 0
         for name, gradients in self._gradients.items():
-            total = total + (weights @ gradients[which]) @ parameters[name].float().flatten()
+            self._gradients[name] = gradients.to(numbers.device)
+            total = total + (weights @ self._gradients[name][which]) @ parameters[name].float().flatten()
         return total
 
 
@@ -60,6 +61,8 @@ class WithCanaries(Dataset[Numbered]):
         return len(self.records) + self.canaries
 
     def __getitem__(self, index: int) -> Numbered:
+        if not 0 <= index < len(self):
+            raise IndexError(index)  # which ends a loop over the records
         return self.records[index % len(self.records)], max(0, index - len(self.records) + 1)
 
 

@@ -132,7 +132,7 @@ class Attack(Callback, ABC):
             numbers = batch[1][start : start + len(rows)]
             start += len(rows)
             self.draws += int((numbers > 0).sum())
-            others = rows[numbers == 0].cpu()
+            others = rows.cpu()[numbers.cpu() == 0]
             finite = others[others.isfinite().all(1)]
             self._others += [
                 part.sum(0) for _, part in contributions(finite, self._basis, self._fit.account.plan.release)

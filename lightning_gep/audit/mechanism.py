@@ -46,6 +46,8 @@ class Releases:
         The other half tells which earlier release says most. Noise that is fresh at every step leaves nothing to
         subtract; noise that repeats leaves the canaries bare.
         """
+        if self.scores.shape[1] == 1:
+            return self
         noise = self.scores - self.included / self.plan.release.noise_multiplier
         learn, test = noise[:, ::2], slice(1, None, 2)
         lags = np.arange(1, len(noise) // 2)

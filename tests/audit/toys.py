@@ -1,6 +1,6 @@
 """What the tests audit: a small classifier on random records."""
 
-from lightning_gep.audit.fits import Subject
+from lightning_gep.audit import Subject
 from tests.toys import Classifier, loader, public_loader
 
 MECHANISMS = ("gep", "bgep", "gp", "spectral")

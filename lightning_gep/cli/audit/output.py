@@ -7,7 +7,7 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from lightning_gep.audit.audit import Finding
+from lightning_gep.audit import Finding
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.text import duration, mechanism_name
 

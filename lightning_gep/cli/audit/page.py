@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_gep.audit.audit import Finding
+from lightning_gep.audit import Finding
 from lightning_gep.cli.audit.output import COLUMNS, by_part, rows, shown, verdict
 from lightning_gep.privacy.files import write_text
 from lightning_gep.privacy.rounding import rounded_up

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from lightning_gep.audit.audit import Finding, audit
-from lightning_gep.audit.fits import Subject
+from lightning_gep.audit import Finding, Subject, audit
 from lightning_gep.cli.audit.output import findings_tables, verdict
 from lightning_gep.cli.failures import one_line_errors
 from lightning_gep.cli.plan.inputs import composed_runs, strategy_arguments, words

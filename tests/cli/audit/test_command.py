@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from lightning_gep.audit.audit import Finding
+from lightning_gep.audit import Finding
 from lightning_gep.audit.estimators import Bound
 from lightning_gep.cli.audit import run as command_run
 from lightning_gep.cli.audit.command import main

@@ -7,7 +7,7 @@ from scipy.stats import binom
 
 from lightning_gep.algorithm import clipping, gep
 from lightning_gep.algorithm.noise import SystemNoise
-from lightning_gep.audit.audit import audit
+from lightning_gep.audit import audit
 from lightning_gep.audit.estimators import gaussian_epsilon
 from lightning_gep.audit.mechanism import releases
 from lightning_gep.audit.training import train_with_canaries
@@ -56,11 +56,10 @@ def same_noise_at_every_step(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mechanism", ["gp", "gep"])
 @pytest.mark.parametrize("bug", [half_noise, no_clipping, same_noise_at_every_step])
-def test_bugs_in_a_release_are_found(monkeypatch, bug, mechanism):
+def test_bugs_in_a_release_are_found(monkeypatch, bug):
     bug(monkeypatch)
-    [found] = audit(subject(mechanism), parts=["release"], confidence=CONFIDENCE)
+    [found] = audit(subject("gep"), parts=["release"], confidence=CONFIDENCE)
     assert found.exceeded
     assert found.strongest.epsilon > 1.5 * found.claimed
 
@@ -80,7 +79,7 @@ def test_a_sampler_that_draws_more_than_is_accounted_is_found(monkeypatch):
 @pytest.mark.slow
 def test_a_training_never_shows_more_than_is_claimed():
     """Over many seeds at a low confidence, so that a bound that is only usually right would fail."""
-    runs, above = 12, np.zeros(3, dtype=int)
+    runs, above = 8, np.zeros(3, dtype=int)
     for seed in range(runs):
         torch.manual_seed(seed)
         trained = train_with_canaries(subject(MECHANISMS[seed % 4], trainer={"max_epochs": 2}), canaries=150)
@@ -90,10 +89,14 @@ def test_a_training_never_shows_more_than_is_claimed():
 
 @pytest.mark.slow
 def test_canaries_show_in_a_training_and_runs_are_pooled():
-    found = train_with_canaries(subject("gp", epsilon=None, noise_multiplier=0.3), canaries=50, runs=2)
-    assert len(found.scores) == len(found.included) == 100
-    assert found.sample_rate(1 - 1e-7) < found.plan.sample_rate < 1.5 * found.sample_rate(0.9)
-    assert found.bounds(1e-5, CONFIDENCE)[2].epsilon > 1
+    everything = subject("gp", epsilon=None, noise_multiplier=0.3, train_loader=loader(batch_size=30))
+    found = train_with_canaries(everything, canaries=20, runs=2)
+    assert len(found.scores) == len(found.included) == 40
+    assert found.sample_rate(1 - 1e-7) < found.plan.sample_rate == 0.5
+    assert found.sample_rate(1 - 1e-7) > 0.3
+    # Expected are 8 steps · q/σ = 13.3 and 0, with standard errors of about 1.6: canaries add to each other's scores.
+    assert found.scores[found.included].mean() > 4
+    assert abs(found.scores[~found.included].mean()) < 9
 
 
 def test_the_steps_of_a_run_are_composed_without_an_accountant():
