@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA ?= data
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train results bench lint types contracts unit quick test mutants clean
+.PHONY: help setup train results bench audit lint types contracts unit quick test mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
@@ -34,6 +34,10 @@ bench: setup  ## time and memory of a private step beside the alternatives (use 
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.profile_step
 	$(BIN)/python -m benchmarks.scaling
+
+audit: $(VENV)/.example  ## lower bounds on ε, measured, beside the claims of every mechanism (audit.html)
+	$(BIN)/gep-audit mechanism=gep,bgep,gp,spectral privacy.epsilon=1,2,8 privacy.delta=1e-5 --parts release,run --html audit.html
+	$(BIN)/gep-audit mechanism=gep,bgep,gp,spectral trainer.max_epochs=5 --parts training --canaries 300
 
 lint: setup  ## check style
 	$(BIN)/ruff check .
