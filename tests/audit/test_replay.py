@@ -27,6 +27,13 @@ COMBINATIONS = [
 ZOO_COMBINATIONS = list(zip(ZOO, cycle(MECHANISMS), cycle(PRECISIONS), strict=False))
 
 
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_every_mechanism_moves_only_its_sums(mechanism):
+    report = replayed("Linear", mechanism, "functional", "32-true", replays=20, steps=1)
+    assert report.held, report
+    assert report.largest > 0.99, "or the replays would see nothing"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("mechanism", "backend", "precision"), COMBINATIONS)
 def test_only_the_sums_move_and_by_no_more_than_declared(mechanism, backend, precision):
