@@ -468,12 +468,25 @@ def run_tests(tests: Sequence[str], bug: Bug | None = None) -> Outcome:
     return Outcome(failed[1] if failed else None, seconds, done.stdout)
 
 
+def table() -> str:
+    """The bugs and their tests, as docs/assurance.md has them."""
+    rows = [
+        f"| {number} | {bug.point} | {bug.why} | {', '.join(f'`{test}`' for test in bug.tests)} |"
+        for number, bug in enumerate(BUGS, 1)
+    ]
+    return "\n".join(["| | point | bug | caught by |", "|---|---|---|---|", *rows])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("numbers", nargs="*", type=int, help="the bugs to plant, from 1; all if none is given")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many to try at a time")
     parser.add_argument("--verbose", action="store_true", help="also print how the tests failed")
+    parser.add_argument("--list", action="store_true", help="print the table of docs/assurance.md and plant nothing")
     asked = parser.parse_args(arguments)
+    if asked.list:
+        print(table())
+        return 0
     chosen = {number: BUGS[number - 1] for number in asked.numbers or range(1, len(BUGS) + 1)}
 
     clean = run_tests(list(dict.fromkeys(test for bug in chosen.values() for test in bug.tests)))
