@@ -281,6 +281,8 @@ class ReplayStrategy(GEPStrategy):
 def movement(before: Sequence[Tensor], after: Sequence[Tensor], release: Release) -> float:
     """How far the sums of the released parts have moved, in units of what one record may move them."""
     shifts = [float((a - b).norm()) / part.clip for a, b, part in zip(before, after, release.parts, strict=True)]
+    if any(math.isnan(shift) for shift in shifts):
+        return math.inf  # NaN compares as if nothing had moved
     return math.hypot(*shifts) if release.clipping == "joint" else max(shifts)
 
 

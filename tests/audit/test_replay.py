@@ -70,7 +70,12 @@ class ScaledByTheBatch(gep.Sums):
         return super().residual(basis) * int(self.diagnostics.records)
 
 
+def times_nan(factors, rows, finite):
+    return factors @ rows.double()
+
+
 BREAKS = {
+    "NaN in the sums": ("largest", lambda patch: patch.setattr(gep, "weighted_sum", times_nan)),
     "no clipping": ("largest", lambda patch: patch.setattr(gep, "clip_factors", without_clipping)),
     "sums scaled by the size of the batch": ("largest", lambda patch: patch.setattr(gep, "Sums", ScaledByTheBatch)),
     "raw gradients in p.grad": ("p.grad", lambda patch: patch.setattr(StepGradients, "put", leak_into_put())),
