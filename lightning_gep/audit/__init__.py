@@ -1,4 +1,4 @@
-"""Lower bounds on ε, measured through real fits, to be compared with the ε that the account claims."""
+"""The claimed ε put to the test through the real code path: lower bounds from canaries, and replays of real steps."""
 
 from lightning_gep.audit.findings import Finding, audit
 from lightning_gep.audit.fits import Subject

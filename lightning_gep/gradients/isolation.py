@@ -107,7 +107,7 @@ class PublicTrial:
 
         def note(tensor: Tensor) -> Tensor:
             seen.add(tensor.dtype)
-            return tensor
+            return tensor.detach()  # a node that keeps its own output, as tanh does, would never be freed
 
         keeping = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
         with untouched(self.module), torch.enable_grad(), keeping:

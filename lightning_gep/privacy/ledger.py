@@ -5,6 +5,7 @@ import json
 import os
 import zlib
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -68,8 +69,13 @@ class Ledger:
     def create(cls, path: str | os.PathLike[str], run_id: str, parameters: dict[str, Any]) -> "Ledger":
         """A new ledger; an existing one is never overwritten. `parameters` include sample_rate and noise_multiplier."""
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = _open_locked(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = _open_locked(path)
+        except OSError as error:
+            raise LedgerError(
+                f"No ledger can be kept at {path} ({error}). Train with a default_root_dir that can be written to."
+            ) from error
         if read_or_none(path) is not None:
             file.close()
             raise LedgerError(
@@ -114,12 +120,19 @@ class Ledger:
 
     def close(self) -> None:
         """Close the file and release its lock."""
-        self._file.close()
+        with suppress(OSError):  # what could not be written before cannot be written now; the file is closed
+            self._file.close()
 
     def _write(self, line: bytes) -> None:
-        self._file.write(line + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(line + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise LedgerError(
+                f"The ledger {self.path} cannot be written ({error}), so nothing more is released. Make room on the "
+                "disk, then resume from the last checkpoint."
+            ) from error
 
 
 def read(path: str | os.PathLike[str]) -> LedgerContent:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -65,7 +66,16 @@ class AccountedStrategy(ProcessStrategy):
 
     @override
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
+        # Whatever the versions of torch and Lightning do by default: a pickle can run any code.
+        safely = True if weights_only is None else weights_only
+        try:
+            checkpoint = super().load_checkpoint(checkpoint_path, safely)
+        except (EOFError, RuntimeError, UnpicklingError) as error:
+            raise ConfigurationError(
+                f"The checkpoint {checkpoint_path} cannot be read: it is damaged, incomplete, or holds objects other "
+                "than tensors and plain values, which Trainer.fit(weights_only=False) loads if you trust the file. "
+                f"({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+            ) from error
         self._checkpoint = Path(checkpoint_path)
         if self._fits and checkpoint.get(CHECKPOINT_KEY) is None:
             raise ConfigurationError(

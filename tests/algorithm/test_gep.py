@@ -186,6 +186,7 @@ def test_noise_has_the_stated_scale_in_and_outside_the_subspace():
     result = reconstruct(w, r, basis)
     inside = basis.embed(result[None])[0]
     outside = result - basis.expand(inside)
+    torch.testing.assert_close(inside, w)  # nothing of the residual's noise, which would be noise without any privacy
     assert float(inside.square().mean()) == pytest.approx(6.0**2, rel=0.25)
     assert float(outside.square().sum() / (1200 - 500)) == pytest.approx(0.75**2, rel=0.2)
 

@@ -1,5 +1,7 @@
 """Losses that have no right per-sample gradients are refused, each with what is wrong and what to do."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -238,3 +240,23 @@ class SamplesFromADistribution(SamplesAlways):
 def test_random_losses_are_compared_with_the_same_random_numbers(module: Any, chosen: str) -> None:
     assert choose(module()).name == chosen
     assert choose(module(), how="loop").name == "loop"
+
+
+HIDDEN: list[Any] = []
+"""Global: what a closure keeps is put back."""
+
+
+def notes_its_output(logits: Tensor, y: Tensor) -> Tensor:
+    hidden = torch.tanh(logits)  # keeps its output for the backward pass
+    HIDDEN.append(weakref.ref(hidden))
+    return F.cross_entropy(hidden, y)
+
+
+@EVERY_WAY
+def test_checks_keep_no_graph_alive(how: str) -> None:
+    """They repeat every epoch, and a graph that holds its own outputs through a hook is never collected."""
+    HIDDEN.clear()
+    choose(loss(notes_its_output), how)
+    gc.collect()
+    assert len(HIDDEN) > 10
+    assert not any(hidden() is not None for hidden in HIDDEN)

@@ -47,6 +47,13 @@ def test_text_from_disk_is_text(tmp_path):
     assert "<img src=x onerror=alert(1)>" in found.text, "it can be read"
 
 
+def test_text_from_disk_ends_no_cell_and_no_line_of_markdown(tmp_path):
+    write_run(tmp_path / "bad", job=f"{ATTACK}|\n\n# Heading", status="failed", error=f"{ATTACK}\n| a | row |")
+    lines = markdown_report(load(tmp_path)).splitlines()
+    assert not any("<script" in line or "<img" in line for line in lines)
+    assert not any(line.startswith(("# Heading", "| a | row |")) for line in lines)
+
+
 def test_one_run_shows_its_own_card(tmp_path):
     write_run(tmp_path / "one")
     text = Outline(html_report(load(tmp_path / "one"))).text
