@@ -26,7 +26,7 @@ MECHANISMS = {
     "gp": {"mechanism": "gp"},
     "spectral": {"mechanism": "spectral"},
 }
-BACKENDS = ("functional", "loop", "hooks")
+BACKENDS = ("functional", "loop", "hooks", "ghost")
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 BATCHES = 8
 
