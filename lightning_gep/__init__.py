@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lightning_gep.privacy.account import PrivacyAccount
     from lightning_gep.privacy.calibration import Calibration, calibrate
     from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyBudget, PrivacyMonitor
+    from lightning_gep.strategy.fixed_length import FixedLength
     from lightning_gep.strategy.random_labels import RandomLabels
     from lightning_gep.strategy.strategy import GEPStrategy
     from lightning_gep.strategy.synthetic import PinkNoise
@@ -22,6 +23,7 @@ __all__ = [
     "BudgetExhaustedError",
     "Calibration",
     "ConfigurationError",
+    "FixedLength",
     "GEPStrategy",
     "LedgerError",
     "PerformanceMonitor",
@@ -35,6 +37,7 @@ __all__ = [
 
 _ON_FIRST_USE = {
     "Calibration": "lightning_gep.privacy.calibration",
+    "FixedLength": "lightning_gep.strategy.fixed_length",
     "GEPStrategy": "lightning_gep.strategy.strategy",
     "PerformanceMonitor": "lightning_gep.strategy.callbacks",
     "PinkNoise": "lightning_gep.strategy.synthetic",

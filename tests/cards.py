@@ -1,6 +1,7 @@
 """Cards without training, for the tests of what is done with them."""
 
 from lightning_gep.privacy.account import PrivacyAccount
+from lightning_gep.privacy.accounting import SampledGaussian
 from lightning_gep.privacy.card.content import RunFacts, run_card
 from lightning_gep.privacy.card.sweep import sweep_selection
 from lightning_gep.privacy.plan import PrivacyPlan
@@ -46,4 +47,12 @@ def a_card(run_id="a" * 32, status="finished", *, steps=100, sigma=2.0, **facts)
 
 def selection_of(*cards, repetitions=None):
     """The selection block of a sweep of these runs."""
-    return sweep_selection([RunCost.from_card(card) for card in cards], repetitions=repetitions)
+    costs = [
+        RunCost(
+            SampledGaussian(card["sampling"]["sample_rate"], card["mechanism"]["noise_multiplier"]),
+            *(card["steps"][name] for name in ("counted", "planned")),
+            *(card["guarantee"][name] for name in ("delta", "accountant", "private")),
+        )
+        for card in cards
+    ]
+    return sweep_selection(costs, repetitions=repetitions)

@@ -271,6 +271,168 @@ BUGS = (
         "if set(changed) & set(dict(module.named_parameters())):",
         ("strategy/test_strategy.py::test_a_step_that_writes_to_parameters_or_buffers_releases_nothing",),
     ),
+    Bug(
+        1,
+        "noise comes again in every epoch",
+        "algorithm/noise.py",
+        "return torch.from_numpy(self._numpy.standard_normal(size))",
+        "drawn = vars(self).setdefault('_drawn', {})\n"
+        "            return drawn.setdefault((step % 5, part), torch.from_numpy(self._numpy.standard_normal(size)))",
+        ("strategy/test_epochs.py::test_no_epoch_has_the_noise_or_the_batches_of_another",),
+    ),
+    Bug(
+        1,
+        "no process of several draws noise",
+        "strategy/fit.py",
+        "make_noise(settings.generator, settings.seed) if processes.is_first else NoNoise()",
+        "make_noise(settings.generator, settings.seed) if processes.world_size == 1 else NoNoise()",
+        ("test_audit.py::test_two_processes_release_every_record_once_and_the_noise_of_one",),
+    ),
+    Bug(
+        1,
+        "the noise of the residual inside the subspace is kept: noise without any privacy",
+        "algorithm/gep.py",
+        "inside = basis.embed(residual.to(basis.blocks[0].dtype)[None])[0]",
+        "inside = residual.new_zeros(basis.dimension)",
+        ("algorithm/test_gep.py::test_noise_has_the_stated_scale_in_and_outside_the_subspace",),
+    ),
+    Bug(
+        1,
+        "ε is stated at a fixed δ of 1e-5, whatever the plan's",
+        "privacy/account.py",
+        "EpsilonCurve(plan.event, plan.delta,",
+        "EpsilonCurve(plan.event, 1e-5,",
+        ("privacy/test_account.py::test_what_is_spent_and_what_is_left",),
+    ),
+    Bug(
+        1,
+        "the gradient before noise is added to the release",
+        "algorithm/gep.py",
+        "/ expected_batch_size, sums.diagnostics",
+        "/ expected_batch_size + 1e-4 * sums.gradient, sums.diagnostics",
+        ("audit/test_replay.py::test_every_mechanism_moves_only_its_sums",),
+    ),
+    Bug(
+        2,
+        "two steps in a row have the same batch",
+        "privacy/sampling.py",
+        'self._secret.key("poisson", step)',
+        'self._secret.key("poisson", step // 2)',
+        ("privacy/test_sampling.py::test_no_two_steps_and_no_two_starts_draw_the_same",),
+    ),
+    Bug(
+        2,
+        "every epoch begins with the batch of the first step",
+        "strategy/data.py",
+        "self._poisson.first_step = self._first_step()",
+        "self._poisson.first_step = 0",
+        ("strategy/test_epochs.py::test_no_epoch_has_the_noise_or_the_batches_of_another",),
+    ),
+    Bug(
+        3,
+        "the scales of spectral perturbation follow the private gradients",
+        "algorithm/spectral.py",
+        "columns.copy_(rotation.coordinates(columns))",
+        "columns.copy_(rotation.coordinates(columns) / (1e-9 + columns.std()))",
+        ("audit/test_replay.py::test_every_mechanism_moves_only_its_sums",),
+    ),
+    Bug(
+        4,
+        "spectral perturbation clips gradients before they are rotated and scaled, not after",
+        "algorithm/gep.py",
+        "gradient_norms = row_norms(gradients)",
+        "turns = [turn.scales.flatten() for turn in getattr(basis, 'rotations', ())]\n"
+        "        gradient_norms = row_norms(gradients * torch.cat(turns) if turns else gradients)",
+        ("algorithm/test_spectral.py::test_no_record_moves_the_clipped_sum_by_more_than_the_threshold",),
+    ),
+    Bug(
+        4,
+        "joint clipping takes the larger of the two norms for their common one",
+        "algorithm/clipping.py",
+        "norms = torch.hypot(embedding_norms / embedding_clip, residual_norms / residual_clip)",
+        "norms = torch.maximum(embedding_norms / embedding_clip, residual_norms / residual_clip)",
+        ("algorithm/test_clipping.py::test_no_record_contributes_more_than_its_threshold",),
+    ),
+    Bug(
+        6,
+        "the secret that decides on the batches comes from the name of the run's folder",
+        "strategy/fit.py",
+        "Secret(processes.broadcast(Secret().reveal()))",
+        "seeded_secret(sum(map(ord, str(trainer.default_root_dir))))",
+        ("strategy/test_resume.py::test_two_resumes_from_one_checkpoint_draw_different_batches_and_noise",),
+    ),
+    Bug(
+        6,
+        "records that are differentiated together share a coin of Python's generator, other records have another",
+        "gradients/interface.py",
+        "begin_with.put_back()",
+        "pass",
+        ("strategy/test_shared_draws.py::test_numbers_from_outside_torch_are_drawn_once_a_step",),
+    ),
+    Bug(
+        6,
+        "under hooks a number may be drawn for a chunk of records",
+        "gradients/hooks.py",
+        "if any(drawn % size for drawn in draws.sizes):",
+        "if False:",
+        (
+            "gradients/test_hooks.py::test_random_numbers_that_records_would_share_are_refused_also_when_it_begins_later",
+        ),
+    ),
+    Bug(
+        6,
+        "releases keep their last bits, which tell whether a record took part",
+        "algorithm/gep.py",
+        "return torch.round(noisy / unit) * unit",
+        "return noisy",
+        ("algorithm/test_gep.py::test_the_last_bits_of_a_float64_release_do_not_tell_who_was_in",),
+    ),
+    Bug(
+        7,
+        "a resumed run takes the smaller count of ledger and checkpoint",
+        "privacy/account.py",
+        "self.steps = ledger.content.count",
+        "self.steps = min(self.steps, ledger.content.count)",
+        ("privacy/test_account.py::test_resume_takes_the_larger_of_ledger_and_checkpoint",),
+    ),
+    Bug(
+        7,
+        "a line of the ledger that a kill left incomplete is not counted, though noise may have been drawn",
+        "privacy/ledger.py",
+        "content.releases.append(content.releases[-1] if content.releases else _first_event(content))",
+        "pass",
+        ("privacy/test_ledger.py::test_any_cut_of_the_last_line_reads_and_never_counts_less",),
+    ),
+    Bug(
+        10,
+        "momentum starts from the private gradients",
+        "strategy/strategy.py",
+        "        fit.gradients.put(gradient)\n",
+        "        fit.gradients.put(gradient)\n"
+        "        if type(self._batch).__name__ != 'EmptyBatch':\n"
+        "            chosen = [p for p in self._module.parameters() if p.requires_grad]\n"
+        "            with torch.enable_grad():\n"
+        "                raw = torch.autograd.grad(fit.gradients.loss(self._batch), chosen)\n"
+        "            for p, g in zip(chosen, raw):\n"
+        "                self.optimizers[0].state[p]['momentum_buffer'] = g\n",
+        ("audit/test_replay.py::test_every_mechanism_moves_only_its_sums",),
+    ),
+    Bug(
+        10,
+        "hooks leave the gradients of single records behind, in the parameters' attributes",
+        "gradients/hooks.py",
+        "    finally:\n        before.put_back()",
+        "    finally:\n        pass",
+        ("gradients/test_backends.py::test_the_module_is_left_as_it_was",),
+    ),
+    Bug(
+        10,
+        "the message of an error on private records is shown",
+        "gradients/withheld.py",
+        "        if reveal:\n",
+        "        if error:\n",
+        ("gradients/test_withheld.py::test_a_record_that_ends_a_run_does_not_show_its_value",),
+    ),
 )
 
 
@@ -306,12 +468,25 @@ def run_tests(tests: Sequence[str], bug: Bug | None = None) -> Outcome:
     return Outcome(failed[1] if failed else None, seconds, done.stdout)
 
 
+def table() -> str:
+    """The bugs and their tests, as docs/assurance.md has them."""
+    rows = [
+        f"| {number} | {bug.point} | {bug.why} | {', '.join(f'`{test}`' for test in bug.tests)} |"
+        for number, bug in enumerate(BUGS, 1)
+    ]
+    return "\n".join(["| | point | bug | caught by |", "|---|---|---|---|", *rows])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("numbers", nargs="*", type=int, help="the bugs to plant, from 1; all if none is given")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many to try at a time")
     parser.add_argument("--verbose", action="store_true", help="also print how the tests failed")
+    parser.add_argument("--list", action="store_true", help="print the table of docs/assurance.md and plant nothing")
     asked = parser.parse_args(arguments)
+    if asked.list:
+        print(table())
+        return 0
     chosen = {number: BUGS[number - 1] for number in asked.numbers or range(1, len(BUGS) + 1)}
 
     clean = run_tests(list(dict.fromkeys(test for bug in chosen.values() for test in bug.tests)))

@@ -1,28 +1,26 @@
-"""An audit of real fits: what one record does to the released gradients, and the noise on them, against the claim."""
+"""An audit of real fits by `lightning_gep.audit`: what a record does to releases, and the noise on them."""
 
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule
-from scipy.optimize import brentq
 from scipy.stats import chi2
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_gep.privacy.account import PrivacyAccount
+from lightning_gep.audit import Subject
+from lightning_gep.audit.mechanism import releases
 from lightning_gep.privacy.plan import PrivacyPlan
-from tests.reference import dense, gaussian_delta, release_parts
-from tests.toys import strategy, trainer
 
-INPUTS, OUTPUTS, RECORDS = 10, 12, 4
-SIGMA, RELEASES = 0.2, 240
-"""Of a fit. A step has μ = 1/σ = 5, which two fits measure with a standard error of 3.7 %: the limits, 0.8 and 1.25
-times the claim, are more than five of them away."""
+INPUTS, OUTPUTS = 10, 12
+SIGMA, CANARIES = 0.2, 20
+"""A release has μ = 1/σ = 5, which 4000 scores measure with a standard error of 1 %: the limits, 0.9 and 1.1 times the
+claim, are many of them away."""
 MECHANISMS = {
     "gep, separate clipping": {"mechanism": "gep"},
     "gep, joint clipping": {"mechanism": "gep", "clipping": "joint", "generator": "secure"},
@@ -58,87 +56,22 @@ class Releases(Callback):
         return torch.stack(self.seen).double() * plan.expected_batch_size
 
 
-class OneEpoch(DataLoader):
-    """All steps in one epoch, although each draws every record (q = 1): checks at every step would take minutes."""
-
-    def __len__(self):
-        return RELEASES
-
-
 def random_records(count, seed):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, INPUTS, generator=generator), torch.randn(count, OUTPUTS, generator=generator)
+    return TensorDataset(
+        torch.randn(count, INPUTS, generator=generator), torch.randn(count, OUTPUTS, generator=generator)
+    )
 
 
-def training_data(*, canary):
-    """A few records without a gradient and, in the last place, a canary that exceeds every threshold by far."""
-    x, t = random_records(RECORDS, seed=1)
-    t[: RECORDS - canary] = 0
-    return TensorDataset(x, 1e3 * t)
-
-
-def canary_gradient():
-    x, t = training_data(canary=True)[RECORDS - 1]
-    return torch.outer(t, x).flatten()
-
-
-@dataclass
-class Side:
-    """The releases of one fit in coordinates in which the noise should be independent and standard normal."""
-
-    releases: Tensor
-    shift: Tensor
-    """What the canary adds to each release if it is there."""
-    plan: PrivacyPlan
-
-    @property
-    def along_canary(self) -> Tensor:
-        return self.releases @ self.shift / self.shift.norm()
-
-
-def audited(directory, *, canary, **settings) -> Side:
-    spy = Releases()
-    anchors = {"k": 40, "num_anchors": 60, "refresh_every": 10 * RELEASES}
-    clips = {"clip_embedding": 3.0, "clip_residual": 0.5, "clip_norm": 0.7}
+def audited(**settings):
+    """Scores of canaries in many releases, beside records whose gradients exceed some of the thresholds."""
     if settings["mechanism"] != "gp":
-        settings["aux_dataloader"] = DataLoader(TensorDataset(*random_records(80, seed=2)), batch_size=20)
-    privacy = {"generator": "system", "noise_multiplier": SIGMA, "delta": 1e-6, "accountant": "pld"}
-    used = strategy(**{**privacy, **anchors, **clips, **settings})
-    fit = trainer(directory, used, max_steps=RELEASES, callbacks=[spy])
-    fit.fit(Linear(), OneEpoch(training_data(canary=canary), batch_size=RECORDS))
-    assert used.privacy.steps == len(spy.seen) == RELEASES
-    plan = used.privacy.plan
-    return Side(*in_units_of_the_noise(spy.sums(plan), used.prepared.basis_source.current, plan.release), plan)
-
-
-def in_units_of_the_noise(sums, basis, release) -> tuple[Tensor, Tensor]:
-    """Noisy sums and the canary's share of them: inside the subspace, then outside, each divided by its noise."""
-    sums, canary = (basis.coordinates(rows.clone().float()).double() for rows in (sums, canary_gradient()[None]))
-    inside = dense(basis.blocks)
-    outside = torch.linalg.qr(inside.T, mode="complete").Q.T[len(inside) :]
-    clips = [float("inf") if part is None else part.clip for part in (release.embedding, release.residual)]
-    expected = release_parts(canary, inside, *clips, release.clipping)
-    parts = []
-    for part, factors, noisy, canary in (
-        (release.embedding, expected.embedding_factors, sums @ inside.T, expected.embedding_sum),
-        (release.residual, expected.residual_factors, sums @ outside.T, outside @ expected.residual_sum),
-    ):
-        if part is not None:
-            assert factors[0] < 0.1, "the canary exceeds the threshold by far"
-            parts.append((noisy / part.noise_std, canary / part.noise_std))
-    releases, shift = zip(*parts, strict=True)
-    return torch.cat(releases, dim=1), torch.cat(shift)
-
-
-def claimed_mu(plan: PrivacyPlan) -> float:
-    """μ of the Gaussian mechanism that has the ε which the account states for one step."""
-    epsilon = PrivacyAccount(replace(plan, planned_steps=1)).epsilon_after(1)
-    return brentq(lambda mu: gaussian_delta(mu, epsilon) - plan.delta, 0.1, 20.0)
-
-
-def measured_mu(included: Tensor, left_out: Tensor) -> float:
-    """The distance of two normal distributions with a common standard deviation, in units of it."""
-    return float((included.mean() - left_out.mean()) / ((included.var() + left_out.var()) / 2).sqrt())
+        settings["aux_dataloader"] = DataLoader(random_records(80, seed=2), batch_size=20)
+    clips = {"clip_embedding": 3.0, "clip_residual": 0.5, "clip_norm": 0.7}
+    given = {"epsilon": 1.0, "delta": 1e-6, "k": 40, "num_anchors": 60, **clips, **settings}
+    data = DataLoader(random_records(20, seed=1), batch_size=4)
+    subject = Subject(Linear(), data, given, {"max_epochs": 1, "accelerator": "cpu"})
+    return releases(subject, SIGMA, canaries=CANARIES)
 
 
 def check_noise(noise: Tensor) -> None:
@@ -167,17 +100,16 @@ def check_steady(noise: Tensor) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_a_canary_shows_as_much_as_is_claimed_and_no_more(tmp_path, name):
-    included, left_out = (audited(tmp_path, canary=canary, **MECHANISMS[name]) for canary in (True, False))
-    check_noise(included.releases - included.shift)
-    check_noise(left_out.releases)
-    check_steady(included.along_canary - included.shift.norm())
-    check_steady(left_out.along_canary)
-    claimed = claimed_mu(included.plan)
-    assert claimed == pytest.approx(1 / SIGMA, rel=0.01)
-    measured = measured_mu(included.along_canary, left_out.along_canary)
-    assert measured < 1.25 * claimed, "it shows more than the account says"
-    assert measured > 0.8 * claimed, "or the audit would see nothing"
+def test_a_canary_shows_as_much_as_is_claimed_and_no_more(name):
+    seen = audited(**MECHANISMS[name])
+    assert seen.plan.release.noise_multiplier == pytest.approx(SIGMA, rel=1e-6)
+    noise = torch.from_numpy(seen.scores - seen.included / SIGMA)
+    check_noise(noise)
+    check_steady(noise.sum(1) / CANARIES**0.5)
+    included, left_out = seen.sides
+    measured = float(np.mean(included) - np.mean(left_out)) * SIGMA
+    assert measured < 1.1, "it shows more than the account says"
+    assert measured > 0.9, "or the audit would see nothing"
 
 
 IN_TWO_PROCESSES = """

@@ -8,7 +8,8 @@ from tests.planted_bugs import BUGS, ROOT
 
 
 def test_every_point_of_the_promise_has_a_bug():
-    assert len(BUGS) == 28
+    assert len(BUGS) >= 25
+    assert len({bug.why for bug in BUGS}) == len(BUGS)
     assert {bug.point for bug in BUGS} == set(range(1, 11))
 
 

@@ -81,6 +81,11 @@ class Basis:
         """Length of a flat gradient (p)."""
         return sum(self.sizes)
 
+    @property
+    def unit_noise(self) -> float:
+        """The expected energy of noise of variance 1 on a residual, without what lies in the subspace."""
+        return float(self.num_parameters - self.dimension)
+
     def coordinates(self, gradients: Tensor) -> Tensor:
         """What is projected and clipped in the place of per-sample gradients (n × p): here the gradients themselves."""
         return gradients

@@ -106,6 +106,13 @@ class SpectralBasis(Basis):
         """Number of entries of each parameter tensor."""
         return [rotation.scales.numel() for rotation in self.rotations]
 
+    @property
+    def unit_noise(self) -> float:
+        """Σd², or the number of parameters where the scales are left out; rotations change no length."""
+        if self.precondition:
+            return float(self.num_parameters)
+        return sum(float(rotation.scales.double().square().sum()) for rotation in self.rotations)
+
     def coordinates(self, gradients: Tensor) -> Tensor:
         """Replace rows of flat gradients by their coordinates z, in place."""
         with full_precision(gradients.device):

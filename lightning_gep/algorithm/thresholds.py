@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_gep.algorithm.basis import Basis
 from lightning_gep.algorithm.clipping import residual_norm_bound
 from lightning_gep.algorithm.groups import allocate
 from lightning_gep.algorithm.linalg import row_norms
@@ -19,6 +18,8 @@ LARGEST_CLIP, SHARE_OF_NORM = 1.0, 0.5
 scale of both thresholds only trades with the learning rate, and at 1 learning rates mean the same from model to model;
 their ratio is what has to fit."""
 CANDIDATES = (25, 50, 100, 200, 350, 500, 750, 1000, 1500, 2000)
+LARGEST_BASIS = 2**27
+"""Numbers in a basis whose size is chosen: half a gigabyte in float32."""
 
 
 @dataclass(frozen=True)
@@ -28,39 +29,55 @@ class Thresholds:
     k: int
     clip_embedding: float
     clip_residual: float
+    clip_norm: float = 1.0
 
 
 def choose_thresholds(
-    fit: Anchors, held_out: Tensor, sizes: Sequence[int], *, k: int | None, num_anchors: int
+    fit: Anchors, held_out: Anchors, sizes: Sequence[int], *, k: int | None, num_anchors: int
 ) -> Thresholds:
     """k (if not given) and both thresholds from the norms of anchors that the basis was not fitted on.
 
     With the optimal split the noise of a step has energy σ²(S₁√k + S₂√p)². A larger k costs more noise inside the
     subspace and leaves smaller residuals outside; k is the candidate with the least total. On the anchors that the
-    basis was fitted on the residuals would be too small, so others are used. The thresholds have the ratio of the
-    median norms.
+    basis was fitted on the residuals would be too small, so others are used, a microbatch at a time. The thresholds
+    have the ratio of the median norms.
     """
     p = sum(sizes)
-    largest = k or max(
-        [c for c in CANDIDATES if c <= min(num_anchors, p // 2)], default=max(1, min(num_anchors, p // 2))
-    )
+    largest = k or largest_choice(sizes, num_anchors)
     options = [largest] if k else [*(c for c in CANDIDATES if c < largest), largest]
     subspace = TrackedSubspace(sizes, allocate(largest, sizes), num_anchors=num_anchors, decay=0.0)
     subspace.at_step(0, fit)
     basis = subspace.principal_basis()
-    gradient_norms = row_norms(held_out)
-    choices = []
-    for option in options:
-        smaller = Basis(
-            tuple(block[:quota] for block, quota in zip(basis.blocks, allocate(option, sizes), strict=True)),
-            basis.defect,
-        )
-        embedding_norms = row_norms(smaller.embed(held_out))
-        residual_norms = residual_norm_bound(gradient_norms, embedding_norms, smaller)
-        choices.append((option, _median(embedding_norms), _median(residual_norms)))
-    chosen, embedding, residual = min(choices, key=lambda c: c[1] * math.sqrt(c[0]) + c[2] * math.sqrt(p))
+    norms: list[list[tuple[Tensor, Tensor]]] = [[] for _ in options]
+    for gradients in held_out():
+        lengths, embeddings = row_norms(gradients), basis.embed(gradients).split(basis.dimensions, dim=1)
+        for option, found in zip(options, norms, strict=True):
+            quotas = allocate(option, sizes)  # the first rows of each block are the basis of a smaller k
+            inside = torch.cat([part[:, :quota] for part, quota in zip(embeddings, quotas, strict=True)], dim=1)
+            found.append((row_norms(inside), residual_norm_bound(lengths, row_norms(inside), basis)))
+    medians = [[_median(torch.cat(part)) for part in zip(*found, strict=True)] for found in norms]
+    noise = [e * math.sqrt(option) + r * math.sqrt(p) for option, (e, r) in zip(options, medians, strict=True)]
+    best = noise.index(min(noise))
+    chosen, (embedding, residual) = options[best], medians[best]
     scale = min(LARGEST_CLIP, SHARE_OF_NORM * embedding) / embedding
     return Thresholds(chosen, _two_digits(scale * embedding), _two_digits(scale * residual))
+
+
+def largest_choice(sizes: Sequence[int], num_anchors: int) -> int:
+    """The largest k that is tried: no more than anchors or half the parameters, and a basis that fits into memory."""
+    most = max(1, min(num_anchors, sum(sizes) // 2))
+    affordable = (c for c in CANDIDATES if c <= most and basis_numbers(c, sizes) <= LARGEST_BASIS)
+    return max(affordable, default=min(most, CANDIDATES[0]))
+
+
+def basis_numbers(k: int, sizes: Sequence[int]) -> int:
+    """How many numbers a basis of k vectors has: Σ kᵢpᵢ."""
+    return sum(quota * size for quota, size in zip(allocate(k, sizes), sizes, strict=True))
+
+
+def choose_clip_norm(norms: Tensor) -> float:
+    """The one threshold of DP-SGD, by the rule for embeddings."""
+    return _two_digits(min(LARGEST_CLIP, SHARE_OF_NORM * _median(norms)))
 
 
 def _median(norms: Tensor) -> float:

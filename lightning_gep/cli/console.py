@@ -15,6 +15,7 @@ from rich.text import Text
 from lightning_gep.privacy.files import CARD_PAGE
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.records import RunRecord
+from lightning_gep.reporting.text import percent
 
 STDOUT, STDERR = 1, 2
 WIDTH_OF_A_FILE = 120
@@ -23,7 +24,6 @@ LINES_AROUND_THE_TABLE = 8
 COLORS = {"running": "cyan", "failed": "red", "interrupted": "yellow", "finished": "green", "waiting": "dim"}
 """By status, in the order in which a table that is too long shows them."""
 
-FIGURES = ("steps", "ε", "val", "test", "time")
 Runs = dict[str, RunRecord | None]
 """The record of every job by name; None while a job waits."""
 
@@ -89,7 +89,7 @@ def outcome_table(runs: Runs, height: int | None = None) -> Table:
     statuses = [_status(run) for run in runs.values()]
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in COLORS if status in statuses)
     table = Table(title=f"{len(runs)} job{'' if len(runs) == 1 else 's'}: {counts}", title_justify="left")
-    for name in ("job", "status", *FIGURES):
+    for name in ("job", "status", "steps", "ε", "val", "test", "time"):
         table.add_column(name, justify="left" if name in ("job", "status") else "right", overflow="fold")
     rows = list(zip(runs, statuses, runs.values(), strict=True))
     if height is not None and len(rows) > height:
@@ -101,22 +101,14 @@ def outcome_table(runs: Runs, height: int | None = None) -> Table:
     return table
 
 
-def summary_table(record: RunRecord, directory: Path) -> Table:
-    """What a single run prints at its end."""
-    table = Table(show_header=False, title="gep-train")
-    for name, value in summary_rows(record, directory).items():
-        table.add_row(name, value)
-    return table
-
-
 def summary_rows(record: RunRecord, directory: Path) -> dict[str, str]:
-    """The rows of the table."""
+    """What a single run prints at its end."""
     privacy = record.privacy or {}
     card = directory / "checkpoints" / CARD_PAGE
     tested = {name.replace("/", " "): value for name, value in record.metrics.items() if name.startswith("test/")}
     return {
         "mechanism": record.config["mechanism"]["mechanism"],
-        **{name: _percent(value) if "accuracy" in name else f"{value:.4g}" for name, value in tested.items()},
+        **{name: percent(value) if "accuracy" in name else f"{value:.4g}" for name, value in tested.items()},
         "ε spent": _spent(record),
         **({"δ": f"{privacy['delta']:g}"} if "delta" in privacy else {}),
         "steps": str(privacy["steps"]),
@@ -144,7 +136,9 @@ def _print_changes(directory: Path, runs: Runs, console: Console, done: threadin
         _look(directory, runs)
         for number, (job, run) in enumerate(runs.items(), 1):
             if run is not None and run.status != seen[job]:
-                console.print(Text(f"[{number}/{len(runs)}] {run.status} {job}{_outcome(run)}"), soft_wrap=True)
+                figures = ", ".join(f"{name} {figure}" for name, figure in _figures(run).items())
+                outcome = {"running": "", "failed": f": {run.error}"}.get(run.status, f": {figures}")
+                console.print(Text(f"[{number}/{len(runs)}] {run.status} {job}{outcome}"), soft_wrap=True)
                 seen[job] = run.status
 
 
@@ -155,26 +149,17 @@ def _look(directory: Path, runs: Runs) -> None:
             runs[job] = RunRecord.read(directory / job)
 
 
-def _outcome(run: RunRecord) -> str:
-    if run.status == "running":
-        return ""
-    figures = ", ".join(f"{name} {figure}" for name, figure in _figures(run).items())
-    return f": {run.error if run.status == 'failed' else figures}"
-
-
 def _status(run: RunRecord | None) -> str:
     return "waiting" if run is None else run.status
 
 
 def _figures(run: RunRecord) -> dict[str, str]:
-    steps = f"{run.step}/{run.planned_steps}" if run.planned_steps else str(run.step)
-    epsilon = "" if run.privacy is None else rounded_up(float(run.privacy["epsilon"]))
-    accuracies = [_percent(run.metrics.get(f"{part}/accuracy")) for part in ("val", "test")]
-    return dict(zip(FIGURES, (steps, epsilon, *accuracies, f"{run.seconds:.0f} s"), strict=True))
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
+    return {
+        "steps": f"{run.step}/{run.planned_steps}" if run.planned_steps else str(run.step),
+        "ε": "" if run.privacy is None else rounded_up(float(run.privacy["epsilon"])),
+        **{part: percent(run.metrics.get(f"{part}/accuracy")) for part in ("val", "test")},
+        "time": f"{run.seconds:.0f} s",
+    }
 
 
 def _spent(record: RunRecord) -> str:

@@ -28,7 +28,10 @@ def in_a_line(error: BaseException, config: DictConfig | None = None) -> str:
     message = " ".join(str(cause).split("Config search path:")[0].split("See https://")[0].split())
     if not isinstance(cause, ConfigurationError | LedgerError | HydraException | OmegaConfBaseException):
         return f"{type(cause).__name__}: {message}" if message else type(cause).__name__
-    keys = config_keys(getattr(cause, "setting", None), config)
+    setting = getattr(cause, "setting", None)
+    # A key that refers to another is left out.
+    found = [] if setting is None or config is None else _keys(OmegaConf.to_container(config))
+    keys = [key for key in found if key.rpartition(".")[2] == setting]
     named = all(key in message for key in keys)
     return message if named else f"{message} (config key: {', '.join(keys)})"
 
@@ -41,13 +44,6 @@ def one_line_errors(where: str = "", config: DictConfig | None = None) -> Iterat
     except (ValueError, HydraException, OmegaConfBaseException) as error:  # Hydra raises some bare ValueErrors
         line = in_a_line(error, config)
         raise ConfigurationError(f"{line} (In {where}.)" if where and where not in line else line) from error
-
-
-def config_keys(setting: str | None, config: DictConfig | None) -> list[str]:
-    """The keys of the configuration that set an argument of that name; a key that refers to another is left out."""
-    if setting is None or config is None:
-        return []
-    return [key for key in _keys(OmegaConf.to_container(config)) if key.rpartition(".")[2] == setting]
 
 
 def _keys(config: Any, prefix: str = "") -> Iterator[str]:

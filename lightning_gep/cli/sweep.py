@@ -3,10 +3,10 @@
 import secrets
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
@@ -43,6 +43,7 @@ class JobsFailed(SystemExit):
 class GridSweeper(Sweeper):
     """Every combination of the values given: a list of jobs on disk, a live table of them, and the cost of all."""
 
+    kind: Literal["grid", "repeat_and_select"] = "grid"
     config: DictConfig
     hydra_context: HydraContext
     record: SweepRecord
@@ -78,9 +79,8 @@ class GridSweeper(Sweeper):
         if not all(_is_finished(run) for run in self._runs(jobs).values()):
             raise JobsFailed
 
-    def choose(self, grid: list[Job], fixed: Job, before: SweepRecord | None) -> list[Job]:
+    def choose(self, grid: list[Job], fixed: Job) -> list[Job]:
         """The jobs to run, each without the overrides `fixed` for all of them: here, the whole grid."""
-        self.record = self._new_record("grid", before)
         return grid
 
     def closing_words(self, runs: Sequence[RunRecord | None]) -> list[str]:
@@ -94,48 +94,44 @@ class GridSweeper(Sweeper):
         grid = combinations(override for override in overrides if override.is_sweep_override())
         fixed = [str(o.input_line) for o in overrides if not o.is_sweep_override() and o.key_or_group != "sweep"]
         self.validate_batch_is_legal([[*fixed, *point] for point in grid])
-        before = SweepRecord.read(self.directory)
-        jobs = {job_name(job): job for job in self.choose(grid, fixed, before)}
+        self.record = SweepRecord.read(self.directory) or SweepRecord("", selection=self.kind)
+        self.record.name = self.directory.name
+        if self.record.selection != self.kind:
+            raise ConfigurationError(
+                f"{self.directory.name} is a sweep of another kind ({self.record.selection}, not {self.kind}), and the "
+                "two cost differently. Give this one another name with sweep=<name>."
+            )
+        jobs = {job_name(job): job for job in self.choose(grid, fixed)}
         # Jobs of an earlier command with the same name stay on the list: they have been paid for, too.
-        self.record.jobs = list(dict.fromkeys([*(before.jobs if before else []), *jobs]))
+        self.record.jobs = list(dict.fromkeys([*self.record.jobs, *jobs]))
         self.record.overrides = arguments
         self.record.write(self.directory)
         # A job knows its sweep and its own name: its directory and its group in a logger follow from them.
         sweep = f"sweep={quoted(self.directory.name)}"
         return {name: [*fixed, *job, sweep, f"hydra.sweep.subdir={quoted(name)}"] for name, job in jobs.items()}
 
-    def _new_record(self, selection: Any, before: SweepRecord | None) -> SweepRecord:
-        if before is not None and before.selection != selection:
-            raise ConfigurationError(
-                f"{self.directory.name} is a sweep of another kind ({before.selection}, not {selection}), and the two "
-                "cost differently. Give this one another name with sweep=<name>."
-            )
-        return SweepRecord(self.directory.name, selection=selection, started=before.started if before else "")
-
     def _run(self, jobs: dict[str, Job], console: Console) -> None:
-        workers = passed_on_to_workers() if self.extra == "joblib" else nullcontext()
-        try:
-            with watched(self.directory, self.record.jobs, console), workers:
-                self._launch(list(jobs.values()))
-        except (KeyboardInterrupt, SystemExit):
-            console.print(f"Interrupted. The same command continues in {short_path(self.directory)}.")
-            raise KeyboardInterrupt from None
-        finally:
-            self._close(console)
-
-    def _launch(self, jobs: list[Job]) -> None:
+        workers: AbstractContextManager[None] = nullcontext()
         if self.extra == "joblib":
             from joblib import effective_n_jobs  # type: ignore[import-untyped]
 
+            workers = passed_on_to_workers()
             # Ctrl-C would end an idle worker, and joblib would then kill the others, too.
             with read_write(self.config.hydra):
                 self.config.hydra.launcher.n_jobs = min(effective_n_jobs(self.config.hydra.launcher.n_jobs), len(jobs))
         OmegaConf.save(self.config, self.directory / "multirun.yaml")
         launcher = Plugins.instance().instantiate_launcher(self.hydra_context, self.task_function, self.config)
-        size = self.max_batch_size or len(jobs)
-        for first in range(0, len(jobs), size):
-            for result in launcher.launch(jobs[first : first + size], initial_job_idx=first):
-                _ = result.return_value  # raises what went wrong outside of training
+        listed, size = list(jobs.values()), self.max_batch_size or len(jobs)
+        try:
+            with watched(self.directory, self.record.jobs, console), workers:
+                for first in range(0, len(listed), size):
+                    for result in launcher.launch(listed[first : first + size], initial_job_idx=first):
+                        _ = result.return_value  # raises what went wrong outside of training
+        except (KeyboardInterrupt, SystemExit):
+            console.print(f"Interrupted. The same command continues in {short_path(self.directory)}.")
+            raise KeyboardInterrupt from None
+        finally:
+            self._close(console)
 
     def _close(self, console: Console) -> None:
         """Print how it ended, and write what it cost."""
@@ -166,6 +162,8 @@ class RepeatAndSelectSweeper(GridSweeper):
     entropy before the first job, and kept when the sweep is continued.
     """
 
+    kind = "repeat_and_select"
+
     def __init__(
         self, max_batch_size: int | None, mean: float, distribution: str, params: Mapping[str, Any] | None = None
     ) -> None:
@@ -175,11 +173,10 @@ class RepeatAndSelectSweeper(GridSweeper):
         self.mean, self.distribution = mean, one_of("hydra.sweeper.distribution", distribution, SHAPES)
 
     @override
-    def choose(self, grid: list[Job], fixed: Job, before: SweepRecord | None) -> list[Job]:
+    def choose(self, grid: list[Job], fixed: Job) -> list[Job]:
         """A random number of random settings, drawn once."""
-        self.record = self._new_record("repeat_and_select", before)
         asked = {"mean": self.mean, "distribution": self.distribution, "settings": grid, "fixed": sorted(fixed)}
-        drawn = before.repetitions if before is not None else None
+        drawn = self.record.repetitions
         if drawn is not None and {**drawn, **asked} != drawn:
             raise ConfigurationError(
                 f"The sweep {self.directory.name} was begun with a mean of {drawn['mean']:g} "

@@ -9,7 +9,8 @@ from lightning_gep.cli.plan.costs import privacy_plan
 from lightning_gep.cli.plan.inputs import Sizes, compose_run, privacy_settings
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy import ledger
-from lightning_gep.privacy.card import read_card, update_selection, write_sweep_card
+from lightning_gep.privacy.accounting import SampledGaussian
+from lightning_gep.privacy.card import update_selection, write_sweep_card
 from lightning_gep.privacy.card.sweep import sweep_selection
 from lightning_gep.privacy.files import CARD_FILE, read_json
 from lightning_gep.privacy.selection import RunCost
@@ -64,9 +65,8 @@ def write_sweep_cards(directory: Path, record: SweepRecord) -> dict[str, Any] | 
     cards = {}
     for job in record.jobs:
         for path in sorted((directory / job).rglob(CARD_FILE)):
-            update_selection(path.parent, selection)
-            cards[job] = read_card(path.parent)
-    write_sweep_card(directory, {job: card for job, card in cards.items() if card is not None}, selection)
+            cards[job] = update_selection(path.parent, selection)
+    write_sweep_card(directory, cards, selection)
     return selection
 
 
@@ -79,14 +79,15 @@ def _runs_of(job: Path) -> list[RunCost]:
     record = RunRecord.read(job)
     finished = record is not None and record.status == "finished"
     if record is not None and record.without_privacy:
-        return [RunCost.without_privacy(record.step, ended=finished)] if record.step else []
+        without_noise = RunCost(SampledGaussian(1.0, 0.0), record.step, private=False, ended=finished)
+        return [without_noise] if record.step else []
     found = (read_json(path) for path in sorted(job.rglob(f"{Path(CARD_FILE).stem}*.json")))
-    cards = {card["run_id"]: RunCost.from_card(card) for card in found if card.get("kind") == "run"}
+    cards = {card["run_id"]: card for card in found if card.get("kind") == "run"}
     runs = []
     for path in sorted((job / "privacy").glob("*.ledger")):
         content = ledger.read_or_none(path)
         if content is not None and content.count > 0:
-            card = cards.get(content.run_id)
-            private, ended = (False, False) if card is None else (card.private, card.ended and finished)
-            runs.append(RunCost.from_ledger(content, private=private, ended=ended))
+            card = cards.get(content.run_id, {"guarantee": {"private": False}, "status": "unknown"})
+            ended = finished and card["status"] in ("finished", "stopped")
+            runs.append(RunCost.from_ledger(content, private=card["guarantee"]["private"], ended=ended))
     return runs

@@ -50,18 +50,31 @@ def run_job(config: "DictConfig") -> None:
     global begun
     begun = True
     job = HydraConfig.get()
-    if job.mode == RunMode.MULTIRUN:
-        job_of_a_sweep(config, list(job.overrides.task), in_worker="Joblib" in job.launcher._target_)
-    else:
-        single_job(config, list(job.overrides.task))
+    overrides = list(job.overrides.task)
+    if job.mode != RunMode.MULTIRUN:
+        return single_job(config, overrides)
+    from lightning_gep.cli.console import output_into
+    from lightning_gep.cli.interrupts import job_in_worker
+
+    # All output goes to the job's own file; an error is in its record, and the sweep continues.
+    in_worker = "Joblib" in job.launcher._target_
+    with output_into(Path(config.output_dir) / "console.log"), job_in_worker(in_worker) as may_start:
+        from lightning_gep.cli.job import train
+
+        try:
+            if may_start:
+                train(config, overrides)
+        except Exception:
+            traceback.print_exc()
 
 
 def single_job(config: "DictConfig", overrides: list[str]) -> None:
     """Train, test and print a summary; a setting that cannot work is one line on stderr and exit code 2."""
     # Lightning takes seconds to import: a misspelt key and --help should not wait for it.
     from rich.console import Console
+    from rich.table import Table
 
-    from lightning_gep.cli.console import summary_table
+    from lightning_gep.cli.console import summary_rows
     from lightning_gep.cli.failures import in_a_line, is_a_setting
     from lightning_gep.cli.job import train
 
@@ -75,22 +88,10 @@ def single_job(config: "DictConfig", overrides: list[str]) -> None:
         print(f"gep-train: {in_a_line(error, config)}", file=sys.stderr)
         raise SystemExit(2) from None
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
-        Console().print(summary_table(record, Path(config.output_dir)))
-
-
-def job_of_a_sweep(config: "DictConfig", overrides: list[str], *, in_worker: bool) -> None:
-    """Train and test with all output in the job's own file; an error is in its record, and the sweep continues."""
-    from lightning_gep.cli.console import output_into
-    from lightning_gep.cli.interrupts import job_in_worker
-
-    with output_into(Path(config.output_dir) / "console.log"), job_in_worker(in_worker) as may_start:
-        from lightning_gep.cli.job import train
-
-        try:
-            if may_start:
-                train(config, overrides)
-        except Exception:
-            traceback.print_exc()
+        table = Table(show_header=False, title="gep-train")
+        for row in summary_rows(record, Path(config.output_dir)).items():
+            table.add_row(*row)
+        Console().print(table)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from lightning_gep.gradients.memory import largest_chunk
 from lightning_gep.gradients.randomness import random_state_kept
 from lightning_gep.gradients.state import untouched
 
+WEIGHTED = "a record's own loss counts, whatever weight tokens or classes give it in a batch (see docs/gradients.md)"
 AUTOMATIC, ASKED_FOR = ("functional", "loop"), ("auto", "functional", "ghost", "hooks", "loop")
 ROWS_UP_TO = 2**20
 """Parameters above which gradients are not formed if their norms and sums are enough. Below, rows are as fast."""
@@ -48,7 +49,7 @@ def choose_backend(
     refused: list[str] = []
     with random_state_kept(module):
         trial = make_trial(module, loss_function, groups, public_batch)
-        check_loss(trial)
+        weighted = check_loss(trial)
         ghost = ("ghost",) if groups.num_parameters > ROWS_UP_TO and not rows_needed else ()
         for name in (*ghost, *AUTOMATIC) if how == "auto" else (how,):
             kind = _backend(name)
@@ -59,7 +60,9 @@ def choose_backend(
             if fault is None:
                 chosen = kind(module, loss_function, groups)
                 why = "asked for" if how != "auto" else "; ".join(refused) or "fastest"
-                chosen.reason = f"{name}: {why}, checked on {batch_size(trial.records)} public records"
+                chosen.reason = (
+                    f"{name}: {why}, checked on {batch_size(trial.records)} records{f'; {WEIGHTED}' * weighted}"
+                )
                 with untouched(module):
                     chosen.largest_chunk = largest_chunk(module, loss_function, public_batch, chosen.held_per_record)
                 return chosen

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from scipy.optimize import nnls
 from torch import Tensor, nn
 
 from lightning_gep.algorithm.groups import ParameterGroups
@@ -33,15 +34,19 @@ TOLERANCES, HALF_TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}, 5e-2
 """Relative differences that rounding can explain."""
 GROSS_ERROR = 0.2
 """Rounding may push a few activations of a single record across a kink, which moves its gradient by no more."""
+MOVED = 1e-3
+"""How far weights are moved to see whether training_step writes to them."""
 SHARE_OF_ROW, SHARE_OF_LARGEST = 0.1, 1e-3
 """A gradient that is zero by cancellation has rounding errors of larger numbers: every parameter is forgiven these
 shares of what the whole gradient of its record, and the largest among the records, are forgiven."""
 FLIPPED_RELUS = 0.05
 """Gradients of the same records may differ by this between batch sizes. Only utility rests on the comparison."""
-REENTRANT = (
-    "The gradient can only be computed by backward(), as with reentrant gradient checkpointing. Call "
-    "torch.utils.checkpoint.checkpoint with use_reentrant=False."
+CHECKPOINTING = (
+    "Gradient checkpointing, as it is used here, does not give the gradients of single records. Turn it off, e.g. by "
+    "model.gradient_checkpointing_disable(): records are differentiated in chunks that fit into memory. To keep it, "
+    "call checkpoint with use_reentrant=False, and draw random numbers inside from torch only."
 )
+NORM_FIX = "Replace it by nn.GroupNorm, or freeze it with .eval()."
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -73,7 +78,7 @@ class PublicTrial:
         except RuntimeError as error:
             if "checkpoint" not in str(error).lower():
                 raise
-            raise ConfigurationError(REENTRANT) from error
+            raise ConfigurationError(CHECKPOINTING) from error
 
     def gradient_by_backward(self) -> Tensor:
         """The gradient of the loss on all records as ordinary training computes it."""
@@ -102,7 +107,7 @@ class PublicTrial:
 
         def note(tensor: Tensor) -> Tensor:
             seen.add(tensor.dtype)
-            return tensor
+            return tensor.detach()  # a node that keeps its own output, as tanh does, would never be freed
 
         keeping = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
         with untouched(self.module), torch.enable_grad(), keeping:
@@ -129,23 +134,33 @@ def make_trial(module: nn.Module, loss: LossFunction, groups: ParameterGroups, p
     finite = [i for i in range(size) if bool(torch.isfinite(trial.gradient(take(trial.records, [i]))).all())]
     if len(finite) < 2:
         raise ConfigurationError(
-            f"Of {size} public records {size - len(finite)} have a gradient that is not finite, too many to check "
-            "anything. Look for log(0), a division by zero or an overflow in training_step."
+            f"Of {size} records {size - len(finite)} have a gradient that is not finite, too many to check "
+            "anything. Look for log(0), a division by zero or an overflow in training_step, or give aux_dataloader "
+            "records on which it is finite."
         )
     return PublicTrial(module, loss, groups, take(trial.records, finite))
 
 
-def check_loss(trial: PublicTrial) -> None:
-    """Raises ConfigurationError unless per-sample gradients of the loss make sense, as far as public records show."""
+def check_loss(trial: PublicTrial) -> bool:
+    """Raises ConfigurationError unless per-sample gradients of the loss make sense, as far as public records show.
+
+    Returns whether the loss of a batch is a weighted mean over its records, as by tokens or classes.
+    """
     check_repeatable(trial)
     if not close(trial.gradient(trial.records), trial.gradient_by_backward(), trial.tolerance):
-        raise ConfigurationError(REENTRANT)
-    check_records_apart(trial)
+        raise ConfigurationError(CHECKPOINTING)
+    weighted = not check_records_apart(trial)
     # Also written without effect: a later record may change what is written.
     with untouched(trial.module), state_unchanged(trial.module, or_written=True):
         trial.gradient_leaving_traces(trial.records)
+    # A mask or norm that the weights have already shows when they differ from it, as after a noisy step.
+    with untouched(trial.module):
+        for parameter in filter(torch.is_floating_point, trial.module.parameters()):
+            parameter.data.add_(MOVED * torch.randn_like(parameter))
+        with state_unchanged(trial.module):
+            trial.gradient_leaving_traces(trial.records)
     check_no_memory(trial)
-    check_mean(trial)
+    return not check_mean(trial) or weighted
 
 
 def check_repeatable(trial: PublicTrial) -> None:
@@ -163,11 +178,12 @@ def check_repeatable(trial: PublicTrial) -> None:
         )
 
 
-def check_records_apart(trial: PublicTrial) -> None:
+def check_records_apart(trial: PublicTrial) -> bool:
     """Raises ConfigurationError if the effect of replacing some records depends on the others.
 
     For a mean over records the gradient is G(a, b) = A(a) + B(b), so G(a, b) − G(a′, b) − G(a, b′) + G(a′, b′) = 0.
-    With the same seed for all four this holds for random losses too, in training mode.
+    With the same seed for all four this holds for random losses too, in training mode. False for a weighted mean, in
+    which records change each other's weight but nothing else: alone, as they are differentiated, they do not.
     """
     n = batch_size(trial.records)
     share = max(1, n // 4)
@@ -175,17 +191,45 @@ def check_records_apart(trial: PublicTrial) -> None:
     batches = (take(trial.records, which) for which in (a + b, other_a + b, a + other_b, other_a + other_b))
     both, first, second, none = map(trial.gradient, batches)
     if close(both + none, first + second, trial.tolerance):
-        return
-    norms = [(name, part) for name, part in trial.module.named_modules() if isinstance(part, BATCH_NORMS)]
-    mixing = [name for name, norm in norms if norm.training or norm.running_mean is None]
+        return True
+    mixing = norms_that_mix(trial.module)
+    if not mixing and is_weighted_mean(trial):
+        return False
     fix = (
-        "Look for contrastive losses, MixUp or CutMix, statistics over the batch (use nn.GroupNorm or nn.LayerNorm), "
-        "and means over something else than records, such as tokens or class weights: average within each record "
-        "first, then over records."
+        "Look for contrastive losses, MixUp, CutMix, and statistics over the batch (use nn.GroupNorm or nn.LayerNorm)."
     )
     if mixing:
-        fix = f"BatchNorm mixes them: {', '.join(mixing)}. Replace it by nn.GroupNorm, or freeze it with .eval()."
+        fix = f"BatchNorm mixes them: {', '.join(mixing)}. {NORM_FIX}"
     raise ConfigurationError(f"The gradient of a record depends on the other records in its batch. {fix}")
+
+
+def norms_that_mix(module: nn.Module) -> dict[str, Any]:
+    """Layers of BatchNorm by name that use the statistics of their batch, in the mode they are in."""
+    norms = ((name, part) for name, part in module.named_modules() if isinstance(part, BATCH_NORMS))
+    return {name: norm for name, norm in norms if norm.training or norm.running_mean is None}
+
+
+def is_weighted_mean(trial: PublicTrial) -> bool:
+    """Whether batches have a mean of the gradients of their records, each taken alone, with a weight for each record.
+
+    A random loss is compared in evaluation mode.
+    """
+    with in_mode(trial.module, training=False) if trial.is_random() else nullcontext():
+        try:
+            rows, whole = trial.rows(), trial.gradient(trial.records)
+        except Exception:  # the checks that follow meet it too, and report it in words
+            return False
+        # The least squares problem in the coordinates of an orthonormal basis of the rows.
+        basis, triangle = torch.linalg.qr(rows.double().T)
+        weights, _ = nnls(triangle.cpu().numpy(), (basis.T @ whole.double()).cpu().numpy())
+        weights = torch.from_numpy(weights).to(rows)
+        half = slice(0, (len(rows) + 1) // 2)
+        some = trial.gradient(take(trial.records, half))
+        return (
+            abs(weights.sum().item() - 1) <= trial.tolerance
+            and close(weights @ rows, whole, trial.tolerance)
+            and close(weights[half] @ rows[half] / weights[half].sum(), some, trial.tolerance)
+        )
 
 
 def check_no_memory(trial: PublicTrial) -> None:
@@ -202,20 +246,19 @@ def check_no_memory(trial: PublicTrial) -> None:
         )
 
 
-def check_mean(trial: PublicTrial) -> None:
-    """Raises ConfigurationError unless the loss of a batch is the mean over its records.
+def check_mean(trial: PublicTrial) -> bool:
+    """Raises ConfigurationError unless the loss of a batch is the mean over its records; False for a weighted mean.
 
     A random loss is compared in evaluation mode, and not at all if it is random there, too: a record draws other
     numbers in a batch than alone.
     """
     if not _rows_alone(trial).any():
         raise ConfigurationError(
-            "The gradient of every public record is zero, so nothing can be checked. Make the loss depend on the "
+            "The gradient of every record tried is zero, so nothing can be checked. Make the loss depend on the "
             "trainable parameters, and do not start all of them at zero."
         )
     with in_mode(trial.module, training=False) if trial.is_random() else nullcontext():
-        if not trial.is_random():
-            _compare_with_mean(trial, _rows_alone(trial))
+        return trial.is_random() or _compare_with_mean(trial, _rows_alone(trial))
 
 
 def _rows_alone(trial: PublicTrial) -> Tensor:
@@ -230,7 +273,7 @@ def _rows_alone(trial: PublicTrial) -> Tensor:
         ) from error
 
 
-def _compare_with_mean(trial: PublicTrial, rows: Tensor) -> None:
+def _compare_with_mean(trial: PublicTrial, rows: Tensor) -> bool:
     n, tolerance = len(rows), max(trial.tolerance, FLIPPED_RELUS)
     largest = int(rows.norm(dim=1).argmax())
     for positions in ([largest] * n, list(range(n))):  # in the first nothing can cancel
@@ -242,12 +285,15 @@ def _compare_with_mean(trial: PublicTrial, rows: Tensor) -> None:
             )
         difference = (whole - mean).norm() / rows[positions].norm(dim=1).square().mean().sqrt()
         if not difference <= tolerance:
+            if is_weighted_mean(trial):
+                return False
             raise ConfigurationError(
                 "The gradient of a batch is not the mean of the gradients of its records, each taken alone: they "
                 f"differ by {difference.item():.2g} of their size. Average every term of the loss within each record "
-                "first, then over records (class weights and means over tokens do not), and treat a batch of one like "
-                "any other (squeeze() without a dimension and broadcasting do not)."
+                "first, then over records, and treat a batch of one like any other (squeeze() without a dimension and "
+                "broadcasting do not)."
             )
+    return True
 
 
 def close(first: Tensor, second: Tensor, tolerance: float) -> bool:

@@ -53,7 +53,7 @@ def kept_for_backward(module: nn.Module, loss_function: LossFunction, batch: Any
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # shares the storage; the tensor itself could keep its own graph alive forever
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss_function(batch)

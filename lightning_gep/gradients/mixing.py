@@ -32,6 +32,7 @@ from lightning_gep.gradients.state import registered, untouched
 RECORDS_NEEDED, RECORDS_TRIED = 4, 8
 SEEDS = range(64)
 """A mixing that happens to a batch with probability 0.1 is missed by all of them in one case of a thousand."""
+PADDED = "Padding to one length mixes nothing: DataLoader(..., collate_fn=FixedLength(collate_fn, 128))."
 HOOKS = "on_before_batch_transfer, transfer_batch_to_device or on_after_batch_transfer"
 FLOATS = (math.nan, math.inf, -math.inf, 1e4, -1e4, 1e30, -1e30, 0.0)
 INTEGERS = (0, -1, -100)
@@ -43,10 +44,14 @@ Make = Callable[[list[int]], Any]
 """Positions of records → their batch."""
 
 
-def check_collate(loader: DataLoader[Any], records: Sequence[Any]) -> None:
-    """Raises ConfigurationError if the collate function mixes records, tried on these."""
+def check_collate(loader: DataLoader[Any], records: Sequence[Any]) -> bool:
+    """Raises ConfigurationError if the collate function mixes records, tried on these.
+
+    Returns whether it mixes records of different lengths, like one that pads them to the longest of the batch: then all
+    training records must have one length.
+    """
     if loader.collate_fn is default_collate:
-        return
+        return False
 
     def collated(positions: list[int], records: Sequence[Any] = records) -> Any:
         try:
@@ -54,16 +59,18 @@ def check_collate(loader: DataLoader[Any], records: Sequence[Any]) -> None:
             return loader.collate_fn([copy.deepcopy(records[i]) for i in positions])
         except Exception as error:
             raise ConfigurationError(
-                f"The train loader's collate function does not accept the public records "
-                f"({type(error).__name__}: {error}). Give the auxiliary data the structure of the training data."
+                f"The train loader's collate function does not accept the records it is tried on "
+                f"({type(error).__name__}: {error}). Give aux_dataloader records with the structure of the training "
+                "data."
             ) from error
 
     if mixes(collated, len(records), (partial(collated, records=changed) for changed in _with_an_extreme(records))):
         raise ConfigurationError(
             "The train loader's collate function mixes records (like MixUp or CutMix, by padding them to the longest "
             "of the batch, or by random numbers whose count depends on a record): one would change the gradients of "
-            "others. Move it before batching, within each record, or pad all records to the same length."
+            f"others. Move it before batching, within each record. {PADDED}"
         )
+    return mixes_some((partial(collated, records=changed) for changed in _of_two_lengths(records)), len(records))
 
 
 def check_transfer(module: nn.Module, batch: Any, transferred: Callable[[Any], Any]) -> None:
@@ -106,16 +113,22 @@ def mixes(make: Make, available: int, with_an_extreme: Iterable[Make] = ()) -> b
     Also tried are other ways to make the batch, in which the first record of the second half has an extreme value.
     """
     size = available // 2
+    with random_state_kept():
+        usual = any(_mixes_at(seed % size, seeded(make, seed), size) for seed in SEEDS)
+    return usual or mixes_some(with_an_extreme, available)
+
+
+def mixes_some(ways: Iterable[Make], available: int) -> bool:
+    """The same for each of several ways to make a batch of unusual records, with the same random numbers."""
 
     def if_it_runs(make: Make) -> bool:
         try:
-            return _mixes_at(0, seeded(make, SEEDS[0]), size)
+            return _mixes_at(0, seeded(make, SEEDS[0]), available // 2)
         except Exception:  # code need not be made for such records: what it raises ends a training
             return False
 
     with random_state_kept():
-        usual = any(_mixes_at(seed % size, seeded(make, seed), size) for seed in SEEDS)
-        return usual or any(map(if_it_runs, with_an_extreme))
+        return any(map(if_it_runs, ways))
 
 
 def _mixes_at(place: int, make: Make, size: int) -> bool:
@@ -132,11 +145,17 @@ def _mixes_at(place: int, make: Make, size: int) -> bool:
 
 
 def _with_an_extreme(records: Sequence[Any]) -> Iterator[list[Any]]:
-    """The records, of which the first of the second half has an extreme value, or is longer than all others."""
+    """The records, of which the first of the second half has an extreme value, or a longer text than all others."""
     half = len(records) // 2
     for extreme in extreme_records(records[half]):
         yield [*records[:half], extreme, *records[half + 1 :]]
-    for shorter in zip(*map(shorter_records, records), strict=False):
+    yield from _of_two_lengths(records, texts=True)
+
+
+def _of_two_lengths(records: Sequence[Any], *, texts: bool = False) -> Iterator[list[Any]]:
+    """The records, of which the first of the second half is longer than all others, in its texts or all else."""
+    half = len(records) // 2
+    for shorter in zip(*(shorter_records(record, texts=texts) for record in records), strict=False):
         yield [*shorter[:half], records[half], *shorter[half + 1 :]]
 
 
@@ -153,11 +172,25 @@ def extreme_records(record: Any) -> Iterator[Any]:
     return _each(record, lambda value: [_filled(value, extreme) for extreme in _extremes_of(value)])
 
 
-def shorter_records(record: Any) -> Iterator[Any]:
-    """The record with each of its values in turn cut to half its length, and with all of them cut."""
-    yield from _each(record, _cut)
+def shorter_records(record: Any, *, texts: bool = False) -> Iterator[Any]:
+    """The record with each of its sequences, or its texts, in turn cut to half its length, and with all of them cut."""
+
+    def cut(value: Any) -> list[Any]:
+        return _cut(value) if isinstance(value, str | bytes) == texts else []
+
+    yield from _each(record, cut)
     for way in (0, -1):
-        yield replace_values(record, [(_cut(value) or [value])[way] for value in values_of(record)])
+        yield replace_values(record, [(cut(value) or [value])[way] for value in values_of(record)])
+
+
+def lengths_of(record: Any) -> list[Any]:
+    """The shapes of arrays and the lengths of lists in a record."""
+    arrays = Tensor | np.ndarray
+    return [
+        tuple(value.shape) if isinstance(value, arrays) else len(value)
+        for value in values_of(record)
+        if isinstance(value, arrays | list | tuple)
+    ]
 
 
 def _each(record: Any, others: Callable[[Any], Sequence[Any]]) -> Iterator[Any]:

@@ -63,7 +63,8 @@ def state_unchanged(module: nn.Module, *, or_written: bool = False) -> Iterator[
     if changed:
         raise ConfigurationError(
             f"training_step changes {', '.join(changed)}: what it computes there from the records would be released "
-            "without noise. Remove it (for norm layers: track_running_stats=False), or freeze it with .eval(). A "
+            "without noise. Remove it (for norm layers: track_running_stats=False; for masked weights: compute with "
+            "self.weight * self.mask instead of writing to self.weight), or freeze it with .eval(). A "
             "buffer that is the same for all records, such as a count of steps, may stay; averages of weights can be "
             "updated in on_train_batch_end."
         )

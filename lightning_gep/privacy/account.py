@@ -1,5 +1,6 @@
 """The privacy account of a run: planned, spent, remaining. Every release is charged before it happens."""
 
+import contextlib
 import math
 import os
 import uuid
@@ -10,7 +11,7 @@ from lightning_gep.errors import BudgetExhaustedError, ConfigurationError
 from lightning_gep.privacy.accounting import EpsilonCurve
 from lightning_gep.privacy.accounting import epsilon as epsilon_of
 from lightning_gep.privacy.ledger import Ledger
-from lightning_gep.privacy.plan import PrivacyPlan, check_same_plan
+from lightning_gep.privacy.plan import PrivacyPlan
 
 
 class PrivacyAccount:
@@ -98,8 +99,8 @@ class PrivacyAccount:
         if not self.allows_another_step():
             raise BudgetExhaustedError(
                 f"The budget is used up: after {self.steps} steps ε is {self.accounted_epsilon():.4g}, and another "
-                f"step would exceed the target of {self.plan.target_epsilon:g}. Stop here, or start a new run with a "
-                "larger epsilon."
+                f"step would exceed the target of {self.plan.target_epsilon:g}. Stop here, or continue from a "
+                "checkpoint with a larger epsilon."
             )
         if self.ledger is not None:
             self.ledger.record(self.plan.event, self.steps)
@@ -128,6 +129,14 @@ class PrivacyAccount:
         """Close the ledger's file, so that it can be resumed; nothing can be released until then."""
         if self.ledger is not None:
             self.ledger.close()
+
+    def discard_ledger(self) -> None:
+        """Delete the ledger of a run that was refused before its first release."""
+        self.close_ledger()
+        if self.ledger_path is not None and self.steps == 0:
+            self.ledger_path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # not empty
+                self.ledger_path.parent.rmdir()
 
     def _use(self, ledger: Ledger) -> None:
         """Take the larger count of ledger and account, and write down what the ledger lacks before the next crash."""
@@ -164,12 +173,10 @@ class PrivacyAccount:
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], plan: PrivacyPlan | None = None) -> "PrivacyAccount":
-        """The account saved in a checkpoint; a given `plan` must match the checkpoint's."""
-        saved = PrivacyPlan.from_state(state["plan"])
-        if plan is not None:
-            check_same_plan(saved, plan)
-        account = cls(saved, private=state["private"], run_id=state["run_id"], steps=state["steps"])
+    def from_state(cls, state: dict[str, Any]) -> "PrivacyAccount":
+        """The account saved in a checkpoint."""
+        plan = PrivacyPlan.from_state(state["plan"])
+        account = cls(plan, private=state["private"], run_id=state["run_id"], steps=state["steps"])
         account.trusted = state.get("trusted", False)
         account.builds_on = list(state.get("builds_on", ()))
         return account

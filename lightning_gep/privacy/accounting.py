@@ -5,8 +5,7 @@ Every ε is an upper bound, at some δ, for adding or removing one record.
 
 import bisect
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import accumulate
@@ -14,7 +13,7 @@ from typing import Any
 
 import dp_accounting
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
 from lightning_gep.arguments import not_negative, one_of
@@ -22,6 +21,9 @@ from lightning_gep.errors import ConfigurationError, missing_extra
 
 LARGEST_TIGHT_EPSILON = 50.0
 """Above it the grids of PLD and PRV grow without bound and ε protects nobody: RDP's bound is returned instead."""
+SMALLEST_PLD_DELTA, SMALLEST_PRV_DELTA = 1e-10, 1e-11
+"""Below it rounding errors of the convolutions show (PLD: at 1e-14 ε was 0.06 % too small): RDP's bound is returned."""
+FINEST_GRID = 1e-4
 CURVE_POINTS = 32
 
 
@@ -55,107 +57,55 @@ History = Sequence[tuple[SampledGaussian, int]]
 """Releases: events, each with the number of times it happened."""
 
 
-class Accountant(ABC):
-    """Upper bounds on the ε of a history that has noise and at least one step."""
+Accountant = Callable[[History, float], float]
+"""An upper bound on the ε, at δ, of a history that has noise and at least one step."""
 
-    @abstractmethod
-    def epsilon(self, history: History, delta: float) -> float:
-        """ε at δ."""
-
-    def epsilons(self, event: SampledGaussian, counts: Sequence[int], delta: float) -> list[float]:
-        """ε at δ after each of several increasing numbers of equal steps; that of `epsilon` at the last."""
-        return [self.epsilon([(event, count)], delta) for count in counts]
+# dp-accounting's own list starts at 1.1, where its series does not converge for σ < 1 and every query warns.
+# Omitting orders can only loosen the bound, and those below 1.9 matter only for ε above 20.
+RDP_ORDERS = (*(1 + x / 10 for x in range(9, 100)), *range(11, 64), 80, 96, 128, 192, 256, 512, 1024)
 
 
-class Rdp(Accountant):
-    """Rényi DP of the sampled Gaussian (Mironov et al. 2019) from dp-accounting: loose, and fast."""
-
-    # dp-accounting's own list starts at 1.1, where its series does not converge for σ < 1 and every query warns.
-    # Omitting orders can only loosen the bound, and those below 1.9 matter only for ε above 20.
-    ORDERS = (*(1 + x / 10 for x in range(9, 100)), *range(11, 64), 80, 96, 128, 192, 256, 512, 1024)
-
-    def rdp(self, history: History) -> Any:
-        """RDP of a history at each of `ORDERS`."""
-        return sum((count * _rdp_of_step(event) for event, count in history), np.zeros(len(self.ORDERS)))
-
-    def epsilon(self, history: History, delta: float) -> float:
-        """The smallest ε that RDP proves at δ."""
-        return float(compute_epsilon(self.ORDERS, self.rdp(history), delta)[0])
+def rdp_of(history: History) -> Any:
+    """Rényi DP of the sampled Gaussian (Mironov et al. 2019), composed, at each of `RDP_ORDERS`."""
+    return sum((count * _rdp_of_step(event) for event, count in history), np.zeros(len(RDP_ORDERS)))
 
 
-class Pld(Accountant):
-    """Privacy loss distributions from dp-accounting, rounded pessimistically: tight, and never too small."""
-
-    SMALLEST_DELTA = 1e-10
-    """Below it rounding errors of the convolutions show (at 1e-14 ε was 0.06 % too small): RDP's bound is returned."""
-    FINEST_GRID = 1e-4
-
-    def epsilon(self, history: History, delta: float) -> float:
-        """The smallest ε that the discretised distribution proves at δ."""
-        bound = Rdp().epsilon(history, delta)
-        if not self._is_tight(bound, delta):
-            return bound
-        grid = self._grid(bound, sum(count for _, count in history))
-        return min(bound, float(self._composed(history, grid).get_epsilon_for_delta(delta)))
-
-    def epsilons(self, event: SampledGaussian, counts: Sequence[int], delta: float) -> list[float]:
-        """ε after each number of steps, from one distribution that is composed further for each."""
-        *earlier, last = counts
-        at_last = self.epsilon([(event, last)], delta)
-        if not self._is_tight(at_last, delta):
-            return [*(self.epsilon([(event, count)], delta) for count in earlier), at_last]
-        gaps, grid = np.diff([0, *earlier]).tolist(), self._grid(at_last, last)
-        composed_gaps = {gap: self._composed([(event, gap)], grid) for gap in dict.fromkeys(gaps)}
-        distributions = accumulate((composed_gaps[gap] for gap in gaps), lambda one, other: one.compose(other))
-        return [*(float(found.get_epsilon_for_delta(delta)) for found in distributions), at_last]
-
-    def _is_tight(self, epsilon: float, delta: float) -> bool:
-        return epsilon <= LARGEST_TIGHT_EPSILON and delta >= self.SMALLEST_DELTA
-
-    def _grid(self, epsilon: float, steps: int) -> float:
-        """The grid of privacy losses: a 20 000th of ε, coarser for fewer than 300 steps, at least `FINEST_GRID`.
-
-        A coarser grid is faster and only ever rounds up. At ε = 8 this one gave at most 0.01 % more than 1e-4 did.
-        """
-        return max(self.FINEST_GRID, epsilon / 20_000 * min(10.0, max(1.0, 300 / steps)))
-
-    def _composed(self, history: History, grid: float) -> Any:
-        events = (_pld_of_step(event, grid).self_compose(count) for event, count in history)
-        return reduce(lambda one, other: one.compose(other), events)
+def by_rdp(history: History, delta: float) -> float:
+    """The smallest ε that RDP proves at δ: loose, and fast."""
+    return float(compute_epsilon(RDP_ORDERS, rdp_of(history), delta)[0])
 
 
-class Prv(Accountant):
-    """Opacus' PRV accountant (Gopi et al. 2021): its upper bound, so never too small."""
-
-    EPSILON_ERROR = 0.01
-    DELTA_ERROR_FRACTION = 1e-3
-    SMALLEST_DELTA = 1e-11
-    """Below it rounding errors of PRV's convolutions dominate: RDP's bound is returned."""
-
-    def epsilon(self, history: History, delta: float) -> float:
-        """The upper end of PRV's interval for ε at δ."""
-        bound = Rdp().epsilon(history, delta)
-        if bound > LARGEST_TIGHT_EPSILON or delta < self.SMALLEST_DELTA:
-            return bound
-        # Imported here because Opacus imports torch, which planning and calibration can do without.
-        try:
-            from opacus.accountants import PRVAccountant
-        except ImportError:
-            raise missing_extra("prv", "accountant='prv'") from None
-
-        accountant = PRVAccountant()
-        accountant.history = [(event.noise_multiplier, event.sample_rate, count) for event, count in history]
-        error = delta * self.DELTA_ERROR_FRACTION
-        found = float(accountant.get_epsilon(delta, eps_error=self.EPSILON_ERROR, delta_error=error))
-        return max(0.0, min(bound, found))
+def by_pld(history: History, delta: float) -> float:
+    """The smallest ε by privacy loss distributions, rounded pessimistically: tight, and never too small."""
+    bound = by_rdp(history, delta)
+    if bound > LARGEST_TIGHT_EPSILON or delta < SMALLEST_PLD_DELTA:
+        return bound
+    grid = _grid(bound, sum(count for _, count in history))
+    return min(bound, float(_composed(history, grid).get_epsilon_for_delta(delta)))
 
 
-ACCOUNTANTS: dict[str, type[Accountant]] = {"pld": Pld, "rdp": Rdp, "prv": Prv}
+def by_prv(history: History, delta: float) -> float:
+    """The upper end of the interval for ε of Opacus' PRV accountant (Gopi et al. 2021), so never too small."""
+    bound = by_rdp(history, delta)
+    if bound > LARGEST_TIGHT_EPSILON or delta < SMALLEST_PRV_DELTA:
+        return bound
+    # Imported here because Opacus imports torch, which planning and calibration can do without.
+    try:
+        from opacus.accountants import PRVAccountant
+    except ImportError:
+        raise missing_extra("prv", "accountant='prv'") from None
+
+    accountant = PRVAccountant()
+    accountant.history = [(event.noise_multiplier, event.sample_rate, count) for event, count in history]
+    return max(0.0, min(bound, float(accountant.get_epsilon(delta, eps_error=0.01, delta_error=delta * 1e-3))))
+
+
+ACCOUNTANTS: dict[str, Accountant] = {"pld": by_pld, "rdp": by_rdp, "prv": by_prv}
 
 
 def make_accountant(name: str) -> Accountant:
     """The accountant of that name."""
-    return ACCOUNTANTS[one_of("accountant", name, ACCOUNTANTS)]()
+    return ACCOUNTANTS[one_of("accountant", name, ACCOUNTANTS)]
 
 
 def epsilon(history: History, delta: float, accountant: str = "pld") -> float:
@@ -166,7 +116,7 @@ def epsilon(history: History, delta: float, accountant: str = "pld") -> float:
         return 0.0
     if any(event.noise_multiplier == 0 for event, _ in happened):
         return math.inf
-    return make_accountant(accountant).epsilon(happened, delta)
+    return make_accountant(accountant)(happened, delta)
 
 
 class EpsilonCurve:
@@ -197,7 +147,8 @@ class EpsilonCurve:
         return self._epsilons[bisect.bisect_left(self._steps, steps)]
 
     def _extend(self, grid: list[int]) -> None:
-        found = self.accountant.epsilons(self.event, grid, self.delta)
+        over_steps = _pld_over_steps if self.accountant is by_pld else _over_steps
+        found = over_steps(self.event, grid, self.delta, self.accountant)
         self._steps += grid
         self._epsilons += [min(value, found[-1]) for value in found]
 
@@ -223,12 +174,41 @@ def power_of_ten_below(value: float) -> float:
     return 10.0**exponent if 10.0**exponent < value else 10.0 ** (exponent - 1)
 
 
+def _over_steps(event: SampledGaussian, counts: Sequence[int], delta: float, accountant: Accountant) -> list[float]:
+    """ε after each of several increasing numbers of equal steps."""
+    return [accountant([(event, count)], delta) for count in counts]
+
+
+def _pld_over_steps(event: SampledGaussian, counts: Sequence[int], delta: float, accountant: Accountant) -> list[float]:
+    """The same from one distribution that is composed further for each, except at the last, where it is `by_pld`."""
+    *earlier, last = counts
+    at_last = by_pld([(event, last)], delta)
+    if at_last > LARGEST_TIGHT_EPSILON or delta < SMALLEST_PLD_DELTA:
+        return [*_over_steps(event, earlier, delta, accountant), at_last]
+    gaps, grid = np.diff([0, *earlier]).tolist(), _grid(at_last, last)
+    composed_gaps = {gap: _composed([(event, gap)], grid) for gap in dict.fromkeys(gaps)}
+    distributions = accumulate((composed_gaps[gap] for gap in gaps), lambda one, other: one.compose(other))
+    return [*(float(found.get_epsilon_for_delta(delta)) for found in distributions), at_last]
+
+
+def _grid(epsilon: float, steps: int) -> float:
+    """The grid of privacy losses: a 20 000th of ε, coarser for fewer than 300 steps, at least `FINEST_GRID`.
+
+    A coarser grid is faster and only ever rounds up. At ε = 8 this one gave at most 0.01 % more than 1e-4 did.
+    """
+    return max(FINEST_GRID, epsilon / 20_000 * min(10.0, max(1.0, 300 / steps)))
+
+
+def _composed(history: History, grid: float) -> Any:
+    """The distribution of the privacy loss of a whole history."""
+    composed = []
+    for event, count in history:
+        sigma, rate = event.noise_multiplier, event.sample_rate
+        step = from_gaussian_mechanism(sigma, sampling_prob=rate, value_discretization_interval=grid)
+        composed.append(step.self_compose(count))
+    return reduce(lambda one, other: one.compose(other), composed)
+
+
 @lru_cache(maxsize=256)
 def _rdp_of_step(event: SampledGaussian) -> Any:
-    return RdpAccountant(Rdp.ORDERS).compose(event.to_dp_event()).rdp
-
-
-def _pld_of_step(event: SampledGaussian, grid: float) -> Any:
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        event.noise_multiplier, sampling_prob=event.sample_rate, value_discretization_interval=grid
-    )
+    return RdpAccountant(RDP_ORDERS).compose(event.to_dp_event()).rdp

@@ -5,6 +5,7 @@ import json
 import os
 import zlib
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -68,8 +69,13 @@ class Ledger:
     def create(cls, path: str | os.PathLike[str], run_id: str, parameters: dict[str, Any]) -> "Ledger":
         """A new ledger; an existing one is never overwritten. `parameters` include sample_rate and noise_multiplier."""
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = _open_locked(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = _open_locked(path)
+        except OSError as error:
+            raise LedgerError(
+                f"No ledger can be kept at {path} ({error}). Train with a default_root_dir that can be written to."
+            ) from error
         if read_or_none(path) is not None:
             file.close()
             raise LedgerError(
@@ -77,7 +83,7 @@ class Ledger:
             )
         file.truncate(0)  # at most an incomplete first line, so nothing was released
         ledger = cls(path, file, LedgerContent(run_id, parameters))
-        ledger._append({"format": FORMAT, "run_id": run_id, "parameters": parameters})
+        ledger._write(_encode({"format": FORMAT, "run_id": run_id, "parameters": parameters}))
         _fsync_directory(path.parent)
         return ledger
 
@@ -96,7 +102,7 @@ class Ledger:
             )
         ledger = cls(path, file, content)
         if content.torn:
-            ledger._write(b"\n" + TORN_LINE + b"\n")
+            ledger._write(b"\n" + TORN_LINE)
             content.torn = False
         return ledger
 
@@ -104,25 +110,29 @@ class Ledger:
         """Write one release to disk; returns only once it is there."""
         if self._file.closed:
             raise LedgerError(f"The ledger {self.path} is closed. Resume it before releasing anything else.")
-        self._append({"step": step, "q": event.sample_rate, "sigma": event.noise_multiplier})
+        self._write(_encode({"step": step, "q": event.sample_rate, "sigma": event.noise_multiplier}))
         self.content.releases.append(event)
 
     def carry(self, count: int) -> None:
         """Record `count` releases that are missing here, so that the ledger never counts fewer than the run made."""
-        self._append({"carried": count})
+        self._write(_encode({"carried": count}))
         self.content.carried += count
 
     def close(self) -> None:
         """Close the file and release its lock."""
-        self._file.close()
+        with suppress(OSError):  # what could not be written before cannot be written now; the file is closed
+            self._file.close()
 
-    def _append(self, entry: dict[str, Any]) -> None:
-        self._write(_encode(entry) + b"\n")
-
-    def _write(self, text: bytes) -> None:
-        self._file.write(text)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+    def _write(self, line: bytes) -> None:
+        try:
+            self._file.write(line + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise LedgerError(
+                f"The ledger {self.path} cannot be written ({error}), so nothing more is released. Make room on the "
+                "disk, then resume from the last checkpoint."
+            ) from error
 
 
 def read(path: str | os.PathLike[str]) -> LedgerContent:
@@ -160,7 +170,8 @@ def read_or_none(path: str | os.PathLike[str]) -> LedgerContent | None:
                     "Restore the file from a copy."
                 )
             content.torn = content.torn or TORN_LINE not in lines[number:]
-            content.releases.append(content.releases[-1] if content.releases else _first_event(content))
+            planned = SampledGaussian(content.parameters["sample_rate"], content.parameters["noise_multiplier"])
+            content.releases.append(content.releases[-1] if content.releases else planned)
         elif "carried" in entry:
             content.carried += entry["carried"]
         elif line != TORN_LINE:
@@ -175,10 +186,6 @@ def _is_torn(following: list[bytes]) -> bool:
     """
     others = itertools.dropwhile(lambda line: line != TORN_LINE and TORN_LINE.startswith(line), following)
     return next(others, TORN_LINE) == TORN_LINE
-
-
-def _first_event(content: LedgerContent) -> SampledGaussian:
-    return SampledGaussian(content.parameters["sample_rate"], content.parameters["noise_multiplier"])
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -70,8 +70,14 @@ class PrivacyPlan:
     ) -> "PrivacyPlan":
         """A plan from a target ε (the noise is calibrated for `steps` steps) or from a given noise multiplier."""
         check_one_target(epsilon, noise_multiplier)
-        if mechanism.uses_basis:
-            _check_basis_size(k, num_parameters)
+        if mechanism.uses_basis and k is not None:
+            positive_integer("k", k, "It is the number of basis vectors, e.g. 1000; for none use mechanism='gp'.")
+            if num_parameters is not None and k > num_parameters:
+                raise ConfigurationError(
+                    f"k={k} basis vectors are more than the {num_parameters} trainable parameters. "
+                    f"Use k={num_parameters} at most, or mechanism='gp'.",
+                    setting="k",
+                )
         # A draft without noise, so that every other mistake is found before the slow calibration.
         stand_in = mechanism.release(0.0, k=k, num_parameters=num_parameters)
         draft = cls(num_records, expected_batch_size, delta, stand_in, accountant, epsilon, steps)
@@ -96,17 +102,6 @@ class PrivacyPlan:
     def from_state(cls, state: dict[str, Any]) -> "PrivacyPlan":
         """The inverse of `to_state`."""
         return cls(**{**state, "release": Release.from_state(state["release"])})
-
-
-def _check_basis_size(k: int | None, num_parameters: int | None) -> None:
-    if k is not None:
-        positive_integer("k", k, "It is the number of basis vectors, e.g. 1000; for none at all use mechanism='gp'.")
-        if num_parameters is not None and k > num_parameters:
-            raise ConfigurationError(
-                f"k={k} basis vectors are more than the {num_parameters} trainable parameters. "
-                f"Use k={num_parameters} at most, or mechanism='gp'.",
-                setting="k",
-            )
 
 
 def check_same_plan(saved: PrivacyPlan, asked: PrivacyPlan) -> None:

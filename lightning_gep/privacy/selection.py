@@ -7,43 +7,33 @@ three times one run, growing with the mean: logarithmically for geometric and lo
 """
 
 import math
-import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 import numpy as np
 from dp_accounting.rdp import compute_epsilon
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
+from scipy.optimize import brentq
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.accounting import History, Rdp, SampledGaussian, check_delta, epsilon
+from lightning_gep.privacy.accounting import RDP_ORDERS, History, SampledGaussian, check_delta, epsilon, rdp_of
 from lightning_gep.privacy.ledger import LedgerContent
 from lightning_gep.privacy.plan import PrivacyPlan
 
 MOST_EVENTS = 48
 """With more distinct events than this, similar ones are merged: the accountant's work grows with their number."""
-SYSTEM_RANDOM = secrets.SystemRandom()
 SHAPES = {"poisson": math.inf, "geometric": 1.0, "logarithmic": 0.0}
 LARGEST_MEAN = 500.0
-"""Beyond it e^−mean approaches the smallest floating-point numbers."""
 
 
 @dataclass(frozen=True)
 class RunCost:
     """What one run cost, and may still cost: all that counting a selection needs.
 
-    Args:
-        event: The cost of one step.
-        steps: Steps released so far.
-        planned_steps: Steps of the whole run, if known.
-        delta: The run's δ.
-        accountant: The run's accountant.
-        private: Whether the run has a guarantee at all.
-        ended: Whether no further step will be released.
-
+    `steps` are those released so far. A run that has not `ended` may still release up to `planned_steps`, if known; one
+    that is not `private` has no guarantee at all.
     """
 
     event: SampledGaussian
@@ -65,29 +55,10 @@ class RunCost:
         return [(self.event, self.steps if self.ended else self.longest)]
 
     @classmethod
-    def from_card(cls, card: Mapping[str, Any]) -> "RunCost":
-        """The cost of a run from its privacy card."""
-        guarantee, steps = card["guarantee"], card["steps"]
-        return cls(
-            SampledGaussian(float(card["sampling"]["sample_rate"]), float(card["mechanism"]["noise_multiplier"])),
-            steps=int(steps["counted"]),
-            planned_steps=steps["planned"],
-            delta=float(guarantee["delta"]),
-            accountant=guarantee["accountant"],
-            private=guarantee["private"],
-            ended=card["status"] in ("finished", "stopped"),
-        )
-
-    @classmethod
     def from_ledger(cls, content: LedgerContent, *, private: bool, ended: bool) -> "RunCost":
         """The cost of a run from its ledger, which holds its plan and every release, but not whether it is private."""
         plan = PrivacyPlan.from_state(content.parameters["plan"])
         return cls(plan.event, content.count, plan.planned_steps, plan.delta, plan.accountant, private, ended)
-
-    @classmethod
-    def without_privacy(cls, steps: int, *, ended: bool) -> "RunCost":
-        """The cost of a run that trained on the records without any privacy mechanism."""
-        return cls(SampledGaussian(1.0, 0.0), steps, private=False, ended=ended)
 
 
 def composed_cost(histories: Iterable[History], delta: float, accountant: str = "pld") -> float:
@@ -103,13 +74,10 @@ def composed_cost(histories: Iterable[History], delta: float, accountant: str = 
 
 @dataclass(frozen=True)
 class Distribution:
-    """The distribution of the number of runs.
+    """The distribution of the number of runs: its mean, and one of `SHAPES`.
 
-    Args:
-        mean: Its mean, truncation included.
-        shape: One of `SHAPES`: ∞ is Poisson (which may give 0: nothing is run and nothing released), 1 geometric, 0
-            logarithmic. Any positive number is a truncated negative binomial distribution.
-
+    Poisson may give 0: nothing is run and nothing released. The other two are truncated negative binomial
+    distributions with η = `shape`, which start at 1.
     """
 
     mean: float
@@ -122,32 +90,13 @@ class Distribution:
                 "Use e.g. 20."
             )
 
-    def draw(self, random: Random = SYSTEM_RANDOM) -> int:
-        """A number of runs, exact up to rounding."""
-        left = random.random()
-        for count, probability in self.probabilities():
-            left -= probability
-            # Rounding may leave a remainder that no probability uses up; past the mean they only become smaller.
-            if left < 0 or (count > self.mean and probability < 1e-18):
-                return count
-        raise AssertionError("the probabilities have no end")
-
-    def probabilities(self) -> Iterator[tuple[int, float]]:
-        """The possible numbers of runs in increasing order, each with its probability; endless."""
+    def draw(self, generator: np.random.Generator | None = None) -> int:
+        """A number of runs; by default from a generator that numpy seeds with operating system entropy."""
+        generator = generator or np.random.default_rng()
         if math.isinf(self.shape):
-            count, probability = 0, math.exp(-self.mean)
-            while True:
-                yield count, probability
-                count, probability = count + 1, probability * self.mean / (count + 1)
-        x = self._log_inverse_gamma()
-        another = -math.expm1(-x)  # 1 − γ
-        count, probability = 1, 1.0
-        if x > 0:
-            probability = another / x if self.shape == 0 else another * self.shape / math.expm1(self.shape * x)
-        while True:
-            yield count, probability
-            probability *= another * (count + self.shape) / (count + 1)
-            count += 1
+            return int(generator.poisson(self.mean))
+        is_geometric = self.shape == 1 or self.mean == 1
+        return int(generator.geometric(1 / self.mean) if is_geometric else generator.logseries(1 - self._gamma()))
 
     def selected_rdp(self, orders: Any, one_run: Any) -> Any:
         """RDP of the best run at each order, from the RDP of one run (Papernot and Steinke 2022).
@@ -162,27 +111,15 @@ class Distribution:
         if math.isinf(self.shape):
             deltas = [float(compute_delta(orders, one_run, math.log1p(1 / (order - 1)))[0]) for order in orders]
             return one_run + self.mean * np.array(deltas) + mean_term
-        at_best_order = np.min((1 - 1 / orders) * one_run + self._log_inverse_gamma() / orders)
+        at_best_order = np.min((1 - 1 / orders) * one_run - math.log(self._gamma()) / orders)
         selected = one_run + (1 + self.shape) * at_best_order + mean_term
         return np.minimum.accumulate(selected[::-1])[::-1]
 
-    def _log_inverse_gamma(self) -> float:
-        """ln(1/γ) of the truncated negative binomial, by bisection.
-
-        The mean is η(1/γ − 1)/(1 − γ^η), or (1/γ − 1)/ln(1/γ) for η = 0, and grows with ln(1/γ).
-        """
-
-        def mean_at(x: float) -> float:
-            return math.expm1(x) / x if self.shape == 0 else self.shape * math.expm1(x) / -math.expm1(-self.shape * x)
-
-        if self.mean == 1:
-            return 0.0
-        low, high = 0.0, 1.0
-        while mean_at(high) < self.mean:
-            high *= 2
-        while low < (middle := (low + high) / 2) < high:
-            low, high = (middle, high) if mean_at(middle) < self.mean else (low, middle)
-        return high
+    def _gamma(self) -> float:
+        """γ of the truncated negative binomial: its mean is 1/γ for η = 1, and (1/γ − 1)/ln(1/γ) for η = 0."""
+        if self.shape == 1 or self.mean == 1:
+            return 1 / self.mean
+        return math.exp(-brentq(lambda x: math.expm1(x) / x - self.mean, 1e-16, 20.0, xtol=1e-14))
 
 
 def repeat_and_select_cost(candidates: History, delta: float, distribution: Distribution) -> float:
@@ -199,8 +136,8 @@ def repeat_and_select_cost(candidates: History, delta: float, distribution: Dist
         raise ConfigurationError("There is no candidate to select from. Give at least one (event, steps).")
     if any(event.noise_multiplier == 0 and steps > 0 for event, steps in candidates):
         return math.inf
-    orders = np.asarray(Rdp.ORDERS, dtype=np.float64)
-    one_run = np.max([Rdp().rdp([candidate]) for candidate in dict.fromkeys(candidates)], axis=0)
+    orders = np.asarray(RDP_ORDERS, dtype=np.float64)
+    one_run = np.max([rdp_of([candidate]) for candidate in dict.fromkeys(candidates)], axis=0)
     return float(compute_epsilon(orders, distribution.selected_rdp(orders, one_run), delta)[0])
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.groups import Settings, epsilon_of, grouped, mean_percentage, most_spent
 from lightning_gep.reporting.plots import Table
-from lightning_gep.reporting.runs import Collection, Run, inner, number
+from lightning_gep.reporting.runs import Collection, Run, inner
 from lightning_gep.reporting.text import (
     NOTHING,
     counted,
@@ -65,15 +65,12 @@ def best_sentences(collection: Collection, best: Run) -> list[str]:
 def selection_sentence(collection: Collection) -> str:
     """What all runs cost together: as the sweep's card says, otherwise by basic composition."""
     card = collection.sweeps[0].card if len(collection.sweeps) == 1 else None
-    selection = inner(card, "selection")
-    epsilon, delta = number(inner(selection, "epsilon")), number(inner(selection, "delta"))
-    if epsilon is None or delta is None:
+    explanation = inner(card, "selection", "explanation")
+    if not explanation:
         return composition_sentence(collection.runs)
-    explanation = sentence(str(inner(selection, "explanation") or ""))
-    figure = "" if "ε" in explanation else f"ε = {rounded_up(epsilon)}, δ = {delta:g} for it."
-    secret = inner(selection, "rule") == "repeat_and_select"
-    share = sentence(str(inner(card, "share") or "")) if secret else ""
-    return " ".join(filter(None, ["The sweep's privacy card:", figure, explanation, share]))
+    secret = inner(card, "selection", "rule") == "repeat_and_select"
+    words = [explanation, inner(card, "share") if secret else None]
+    return " ".join(["The sweep's privacy card:", *(sentence(str(text)) for text in words if text)])
 
 
 def composition_sentence(runs: list[Run]) -> str:
@@ -176,7 +173,6 @@ def means(runs: list[Run]) -> Table:
 
 
 def error_line(error: str) -> str:
-    """The most informative line of an error: the last of a traceback, otherwise the first."""
-    lines = [line.strip() for line in error.splitlines() if line.strip()] or [""]
-    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    """An error on one line of at most 160 characters."""
+    line = " ".join(error.split())
     return line if len(line) <= 160 else f"{line[:159]}…"

@@ -87,11 +87,11 @@ def epsilon_of(run: Run) -> float | None:
     return run.target_epsilon
 
 
-def grouped(runs: Iterable[Run], key: Callable[[Run], str]) -> Groups:
-    """The runs by name, in order of first appearance."""
-    groups: Groups = {}
-    for run in runs:
-        groups.setdefault(key(run), []).append(run)
+def grouped(items: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
+    """The items by name, in order of first appearance."""
+    groups: dict[str, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return groups
 
 

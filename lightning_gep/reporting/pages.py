@@ -6,7 +6,6 @@ Templates escape every value. A page makes no network request, so it can be mail
 import base64
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from lightning_gep.errors import missing_extra
+from lightning_gep.privacy.card.software import version_of
 from lightning_gep.privacy.files import now
 from lightning_gep.reporting.plots import Plot
 
@@ -45,10 +45,18 @@ def page(
 
     Raises ConfigurationError if plotly is not installed.
     """
+    try:
+        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+    except ImportError:
+        raise missing_extra("report", "An HTML page with plots") from None
     environment = templates()
     environment.filters.update(filters or {})
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-    scripts = {"theme": script(source("theme.js")), "plotly": script(plotly()), "script": script(source("page.js"))}
+    scripts = {
+        "theme": script(source("theme.js")),
+        "plotly": script(get_plotlyjs()),
+        "script": script(source("page.js")),
+    }
     return environment.get_template(template).render(
         content,
         **scripts,
@@ -57,7 +65,7 @@ def page(
         drawings=[{name: getattr(plot, name) for name in ("key", "traces", "layout", "height")} for plot in plots],
         command=command,
         title=title,
-        version=package_version(),
+        version=version_of("lightning_gep") or "(not installed)",
         written=now().replace("T", " ").replace("+00:00", " UTC"),
     )
 
@@ -65,15 +73,6 @@ def page(
 def source(name: str) -> str:
     """A file of the templates as it is."""
     return (TEMPLATES / name).read_text("utf-8")
-
-
-def plotly() -> str:
-    """plotly.js as the plotly package ships it."""
-    try:
-        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
-    except ImportError:
-        raise missing_extra("report", "An HTML page with plots") from None
-    return get_plotlyjs()
 
 
 def script(text: str) -> Markup:
@@ -89,11 +88,3 @@ def policy(scripts: Iterable[str]) -> str:
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
     )
-
-
-def package_version() -> str:
-    """The version of this package, or that it is not installed."""
-    try:
-        return version("lightning-gep")
-    except PackageNotFoundError:
-        return "(not installed)"

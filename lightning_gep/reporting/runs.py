@@ -118,43 +118,30 @@ class _Reader:
         self.warnings: list[str] = []
         for directory in _directories(root):
             if (directory / SWEEP_FILE).exists():
-                sweep = self._try(directory / SWEEP_FILE, lambda: self._sweep(directory))  # noqa: B023  # called now
-                self.sweeps += [sweep] if sweep else []
+                self._try(directory / SWEEP_FILE, lambda: self._sweep(directory))  # noqa: B023  # called now
             if (directory / RUN_FILE).exists():
                 self._run(directory)
 
-    def _sweep(self, directory: Path) -> Sweep:
+    def _sweep(self, directory: Path) -> None:
         record = SweepRecord(**read_json(directory / SWEEP_FILE))
         runs = [self._run(directory / str(job)) for job in record.jobs]
-        return Sweep(str(record.name) or directory.resolve().name, runs, self._card(directory / CARD_FILE))
+        name = str(record.name) or directory.resolve().name
+        self.sweeps.append(Sweep(name, runs, self._card(directory / CARD_FILE)))
 
     def _run(self, directory: Path) -> Run:
         """The run in a directory, read once; a job of a sweep that has no record yet is waiting."""
         if directory not in self.runs:
-            there = (directory / RUN_FILE).exists()
-            self.runs[directory] = self._started(directory) if there else self._waiting(directory)
+            name, place = directory.resolve().name, directory.relative_to(self.root).as_posix()
+            place = "" if place == "." else place
+            rows = self._try(directory / "metrics", lambda: read_metrics(directory)) or []
+            card = self._card(directory / "checkpoints" / CARD_FILE)
+            # All that is known of a waiting job is in its name. A comma that no assignment follows belongs to a list.
+            waiting = RunRecord(name, "waiting", re.split(r",(?=[^,=\[({]+=)", name))
+            found = self._try(
+                directory / RUN_FILE, lambda: _run_of(RunRecord.read(directory) or waiting, place, rows, card, name)
+            )
+            self.runs[directory] = found or Run(name, "unreadable", place, error=self.warnings[-1])
         return self.runs[directory]
-
-    def _started(self, directory: Path) -> Run:
-        name, place = directory.resolve().name, self._place(directory)
-        rows = self._try(directory / "metrics", lambda: read_metrics(directory)) or []
-        card = self._card(directory / "checkpoints" / CARD_FILE)
-        run = self._try(directory / RUN_FILE, lambda: _run_of(RunRecord.read(directory), place, rows, card, name))
-        return run or Run(name, "unreadable", place, error=self.warnings[-1])
-
-    def _waiting(self, directory: Path) -> Run:
-        """A job of a sweep that has not started: all that is known is in its name."""
-        # A comma that no assignment follows belongs to a list.
-        overrides = _parse_overrides(re.split(r",(?=[^,=\[({]+=)", directory.name))
-        return Run(
-            directory.name,
-            "waiting",
-            self._place(directory),
-            overrides,
-            mechanism=overrides.get("mechanism", ""),
-            k=_integer(overrides.get("mechanism.k")),
-            target_epsilon=number(overrides.get("privacy.epsilon")),
-        )
 
     def _card(self, path: Path) -> Card | None:
         return self._try(path, lambda: dict(read_json(path))) if path.exists() else None
@@ -167,10 +154,6 @@ class _Reader:
             self.warnings.append(f"{path} cannot be read: {' '.join(str(error).split())}")
             return None
 
-    def _place(self, directory: Path) -> str:
-        place = directory.relative_to(self.root).as_posix()
-        return "" if place == "." else place
-
 
 def _directories(root: Path) -> Iterator[Path]:
     """The directory and all below it in order, except hidden ones and those inside runs."""
@@ -180,15 +163,15 @@ def _directories(root: Path) -> Iterator[Path]:
         yield Path(path)
 
 
-def _run_of(record: RunRecord | None, place: str, rows: list[Row], card: Card | None, name: str) -> Run:
+def _run_of(record: RunRecord, place: str, rows: list[Row], card: Card | None, name: str) -> Run:
     """The record with its settings looked up and every number checked; a field of the wrong type raises."""
-    assert record is not None
     privacy, config = record.privacy or {}, record.config
     overrides = _parse_overrides(record.overrides)
     mechanism = str(inner(config, "mechanism", "mechanism") or overrides.get("mechanism", ""))
     # k="auto" is decided at setup and recorded on the card.
-    k = next((k for tree in (config, card) if (k := _integer(inner(tree, "mechanism", "k"))) is not None), None)
-    private = privacy.get("private")
+    sizes = (inner(config, "mechanism", "k"), inner(card, "mechanism", "k"), overrides.get("mechanism.k"))
+    k = next((k for size in sizes if (k := _integer(size)) is not None), None)
+    private, target = privacy.get("private"), config.get("privacy", {"epsilon": overrides.get("privacy.epsilon")})
     metrics = {str(name): number(value) for name, value in record.metrics.items()}
     return Run(
         job=record.job or name,
@@ -196,14 +179,14 @@ def _run_of(record: RunRecord | None, place: str, rows: list[Row], card: Card | 
         place=place,
         overrides=overrides,
         mechanism=mechanism,
-        k=k if mechanism in ("gep", "bgep") else None,
+        k=k if mechanism in ("gep", "bgep", "") else None,
         data=data_name(config.get("data")),
-        target_epsilon=number(privacy.get("target_epsilon") if privacy else inner(config, "privacy", "epsilon")),
+        target_epsilon=number(privacy.get("target_epsilon") if privacy else inner(target, "epsilon")),
         epsilon=number(privacy.get("epsilon")),
         delta=number(privacy.get("delta") if privacy else inner(config, "privacy", "delta")),
         private=None if private is None else bool(private),
         noise_multiplier=number(privacy.get("noise_multiplier")),
-        step=_integer(record.step) or 0,
+        step=None if record.status == "waiting" else _integer(record.step) or 0,
         planned_steps=_integer(record.planned_steps) or _integer(privacy.get("planned_steps")),
         seconds=number(record.seconds),
         metrics={name: value for name, value in metrics.items() if value is not None and math.isfinite(value)},

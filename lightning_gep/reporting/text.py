@@ -31,7 +31,7 @@ def short(value: float | None) -> str:
 
 def duration(seconds: float | None) -> str:
     """Seconds, minutes or hours."""
-    if seconds is None or not math.isfinite(seconds):
+    if seconds is None:
         return NOTHING
     if seconds < 60:
         return f"{seconds:.1f} s"

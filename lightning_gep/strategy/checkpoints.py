@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -46,6 +47,7 @@ class AccountedStrategy(ProcessStrategy):
     _checkpoint: Path | None = None
     _trainer_of_run: Trainer | None = None
     _released: ReleasedWeights | None = None
+    _failed = False
 
     @override
     def connect(self, model: LightningModule) -> None:
@@ -64,7 +66,16 @@ class AccountedStrategy(ProcessStrategy):
 
     @override
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
+        # Whatever the versions of torch and Lightning do by default: a pickle can run any code.
+        safely = True if weights_only is None else weights_only
+        try:
+            checkpoint = super().load_checkpoint(checkpoint_path, safely)
+        except (EOFError, RuntimeError, UnpicklingError) as error:
+            raise ConfigurationError(
+                f"The checkpoint {checkpoint_path} cannot be read: it is damaged, incomplete, or holds objects other "
+                "than tensors and plain values, which Trainer.fit(weights_only=False) loads if you trust the file. "
+                f"({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+            ) from error
         self._checkpoint = Path(checkpoint_path)
         if self._fits and checkpoint.get(CHECKPOINT_KEY) is None:
             raise ConfigurationError(
@@ -124,7 +135,7 @@ class AccountedStrategy(ProcessStrategy):
 
     def _begin(self, fit: Fit, continued: Origin | None) -> None:
         """Open the ledger of a fit and count its releases there; call before the first one."""
-        self.privacy = fit.account
+        self.privacy, self._failed = fit.account, False
         if continued is None:
             self._check_weights()
         self._on_first_process(lambda: self._open_ledger(fit.account, continued))
@@ -213,11 +224,15 @@ class AccountedStrategy(ProcessStrategy):
             self._card.end()
         if self._fits and self._released is not None:
             self._note_release(self._tensors())
+        if self._failed and self.prepared is not None and self.prepared.account.steps == 0:
+            self.prepared.account.discard_ledger()
+            self.prepared = None  # nothing was released, so the next fit is the first
         super().teardown()
 
     @override
     def on_exception(self, exception: BaseException) -> None:
         super().on_exception(exception)
+        self._failed = True
         if self._card is not None:
             self._card.failed = True
 

@@ -8,16 +8,24 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.mixing import PADDED, lengths_of
 from lightning_gep.gradients.randomness import random_state_kept, renew_random_states
 from lightning_gep.gradients.withheld import withheld
 from lightning_gep.privacy.sampling import PoissonSampler
 from lightning_gep.strategy.internals import TRANSFER_HOOK, on_before_batch_transfer
 
 END = object()
+RECORDS_LOOKED_AT = 64
 CLOSED = (
     "Training hooks and callbacks, such as on_train_batch_start and on_train_batch_end, cannot read private records: "
     "whatever they change in a batch or keep of it would mix records or be released without noise. Process each record "
     "on its own in the dataset, in on_after_batch_transfer or in training_step."
+)
+
+
+OTHER_LENGTHS = (
+    "The training records have different lengths, and the collate function pads them to the longest of the batch, so "
+    f"one would change the gradients of others. {PADDED}"
 )
 
 
@@ -77,7 +85,7 @@ class PoissonLoader(DataLoader[Any]):
 
     Guarantee: unless `repeatable`, the random numbers that dataset and collate function draw from torch, NumPy and
     Python are new for every batch, in this process and in workers, whatever was seeded. Their errors are reported
-    without the values of records, unless `reveal_errors`.
+    without the values of records, unless `reveal_errors`. With `lengths` every record has these, or reading it fails.
     """
 
     def __init__(
@@ -88,9 +96,10 @@ class PoissonLoader(DataLoader[Any]):
         *,
         repeatable: bool,
         reveal_errors: bool = False,
+        lengths: list[Any] | None = None,
     ) -> None:
         options = loader_options(loader)
-        options["collate_fn"] = _CollateUnlessEmpty(loader.collate_fn)
+        options["collate_fn"] = _CollateUnlessEmpty(loader.collate_fn, lengths)
         options["generator"] = loader.generator if repeatable else None
         super().__init__(_Records(loader.dataset, repeatable), batch_sampler=sampler, **options)
         self._poisson, self._repeatable, self._reveal_errors = sampler, repeatable, reveal_errors
@@ -127,11 +136,21 @@ class _Records(Dataset[Any]):
 
 
 class _CollateUnlessEmpty:
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self.collate = collate
+    def __init__(self, collate: Callable[[list[Any]], Any], lengths: list[Any] | None) -> None:
+        self.collate, self.lengths = collate, lengths
 
     def __call__(self, records: list[Any]) -> Any:
+        if self.lengths is not None and any(lengths_of(record) != self.lengths for record in records):
+            raise ConfigurationError(OTHER_LENGTHS)
         return self.collate(records) if records else EmptyBatch()
+
+
+def common_lengths(dataset: Any) -> list[Any]:
+    """The lengths that all training records must have for a collate function that pads; looks at the first few."""
+    lengths = [lengths_of(dataset[i]) for i in range(min(len(dataset), RECORDS_LOOKED_AT))]
+    if any(other != lengths[0] for other in lengths):
+        raise ConfigurationError(OTHER_LENGTHS)
+    return lengths[0]
 
 
 def loader_options(loader: DataLoader[Any]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Everything decided before the first step of a fit, as one frozen object."""
 
+import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,13 +20,15 @@ from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.algorithm.tracked import TrackedSubspace
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.memory import keep_freed_memory
-from lightning_gep.gradients.mixing import check_collate
+from lightning_gep.gradients.mixing import RECORDS_TRIED, check_collate
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.card.content import RunFacts
 from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.plan import check_same_plan
 from lightning_gep.privacy.run_size import limited, total_steps
 from lightning_gep.privacy.sampling import PoissonSampler, Secret, seeded_secret
+from lightning_gep.strategy.data import common_lengths
+from lightning_gep.strategy.logs import quiet
 from lightning_gep.strategy.origins import Origin
 from lightning_gep.strategy.processes import Processes, SharedBasis
 from lightning_gep.strategy.public_data import (
@@ -32,15 +36,13 @@ from lightning_gep.strategy.public_data import (
     PublicStream,
     check_public_data,
     find_public_loader,
-    is_random,
-    stand_in_batch,
-    stand_in_records,
 )
 from lightning_gep.strategy.public_gradients import PublicGradients
 from lightning_gep.strategy.refusals import check_monitors
 from lightning_gep.strategy.release_checks import ReleaseChecks
 from lightning_gep.strategy.run_card import RunCard, card_directory, mechanism_section, public_data_section
 from lightning_gep.strategy.settings import CostSettings, PrivacySettings
+from lightning_gep.strategy.stand_ins import explained, is_random, stand_in_batch, stand_in_records
 from lightning_gep.strategy.step import StepGradients
 
 PUBLIC_RECORDS_CHECKED = 64
@@ -63,6 +65,8 @@ class Fit:
     logged: list[str]
     """The names that training_step logs."""
     has_public_data: bool
+    lengths: list[Any] | None
+    """The lengths of every training record, if the collate function pads."""
     card: RunCard | None
     """Only in the first process."""
 
@@ -130,18 +134,24 @@ def prepare_fit(
         reveal_errors=settings.log_nonprivate,
     )
     public, public_records = _find_public_data(settings, cost, trainer, module, loader)
+    tried = stand_in_records(loader) if public is None else public.records(RECORDS_TRIED)
+    with quiet():
+        lengths = common_lengths(loader.dataset) if check_collate(loader, tried) else None
     anchors = PublicGradients(gradients, public, like_a_training_batch, num_anchors=cost.anchors, sweeps=cost.sweeps)
     batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
     checks = ReleaseChecks(gradients, batch, like_a_training_batch)
-    checks.before_training()
     may_be_kept = public is not None or is_random(batch)
-    logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
+    with quiet(), explained(batch) if public is None else nullcontext():
+        checks.before_training()
+        logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
     check_monitors(trainer, logged)
 
     state = {} if continued is None or continued.state is None else continued.state
     if continued is None:
-        chosen = _choose_thresholds(settings, anchors, processes)
+        chosen = _choose_thresholds(settings, anchors, processes, groups, cost)
         plan = settings.with_choices(**vars(chosen)).plan(**size, steps=steps)
+        if public is not None and processes.is_first:
+            anchors.warn_of_noise(batch, plan.release, k=chosen.k, expected_batch_size=batch_size)
         account = PrivacyAccount(plan, private=settings.private)
     else:
         assert continued.account is not None
@@ -193,6 +203,7 @@ def prepare_fit(
         ),
         logged,
         public is not None,
+        lengths,
         RunCard(card_directory(trainer.checkpoint_callbacks, trainer.default_root_dir), account, facts, rank_zero_warn)
         if processes.is_first
         else None,
@@ -230,32 +241,47 @@ def _find_public_data(
     settings: PrivacySettings, cost: CostSettings, trainer: Trainer, module: LightningModule, loader: DataLoader[Any]
 ) -> tuple[PublicStream | None, PublicRecords | None]:
     if not settings.uses_public_data and cost.aux_dataloader is None:
-        check_collate(loader, stand_in_records(loader))
         return None, None
     public = find_public_loader(cost.aux_dataloader, getattr(trainer, "datamodule", None), module)
-    records = check_public_data(public, loader)
+    records = check_public_data(public, loader, trusted=settings.public_data_is_disjoint)
     return PublicStream(public), records
 
 
-def _choose_thresholds(settings: PrivacySettings, anchors: PublicGradients, processes: Processes) -> Thresholds:
+def _choose_thresholds(
+    settings: PrivacySettings,
+    anchors: PublicGradients,
+    processes: Processes,
+    groups: ParameterGroups,
+    cost: CostSettings,
+) -> Thresholds:
     """What the user left to "auto", chosen on public records by the first process."""
+
+    def choose() -> dict[str, Any]:
+        if settings.uses_basis:
+            return vars(anchors.thresholds(None if settings.k == "auto" else settings.k))
+        return {"clip_norm": anchors.clip_norm(make_spectrum(cost, groups) if settings.uses_public_data else None)}
+
     choices = {}
     if settings.chosen_on_public_data:
-        k = None if settings.k == "auto" else settings.k
-        choices = vars(processes.broadcast(anchors.thresholds(k) if processes.is_first else None))
+        choices = processes.broadcast(choose() if processes.is_first else None)
     filled: Any = settings.with_choices(**choices)
-    return Thresholds(filled.k, filled.clip_embedding, filled.clip_residual)
+    return Thresholds(filled.k, filled.clip_embedding, filled.clip_residual, filled.clip_norm)
 
 
 def _check_same_guarantee(settings: PrivacySettings, account: PrivacyAccount, size: dict[str, int]) -> None:
     """Raises ConfigurationError if the settings differ from the plan of an earlier fit in more than its length.
 
-    The noise stays as it was, so a longer training ends at the budget and a shorter one below it.
+    The noise stays as it was, so a longer training ends at the budget and a shorter one below it. A target may be
+    raised.
     """
     saved, noise = account.plan, settings.noise_multiplier
     noise = saved.event.noise_multiplier if noise is None else noise
     asked = settings.plan(**size, steps=saved.planned_steps, noise_multiplier=noise)
-    check_same_plan(saved, replace(asked, planned_steps=saved.planned_steps, target_epsilon=settings.epsilon))
+    raised = settings.epsilon is not None and settings.epsilon > (saved.target_epsilon or math.inf)
+    target = saved.target_epsilon if raised else settings.epsilon
+    check_same_plan(saved, replace(asked, planned_steps=saved.planned_steps, target_epsilon=target))
+    if raised:
+        account.plan = replace(saved, target_epsilon=settings.epsilon)
 
 
 def _check_processes_agree(account: PrivacyAccount, processes: Processes) -> None:

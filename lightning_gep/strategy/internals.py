@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
+from lightning.pytorch.trainer.connectors import accelerator_connector
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 from typing_extensions import override
@@ -28,12 +29,17 @@ def on_before_batch_transfer(module: LightningModule, batch: Any, dataloader_idx
     return LightningModule._on_before_batch_transfer(module, batch, dataloader_idx)
 
 
-def train_loader_in_list(trainer: Trainer) -> bool:
-    """Whether the train loader was passed to `fit` in a list of one, so that its batches come in such a list, too.
+def source_of_training_data(trainer: Trainer) -> Any:
+    """What was passed to `fit`: loaders in any structure, or else the datamodule or module that has them.
 
-    Lightning keeps what the user passed only here; `trainer.train_dataloader` is what it made of it.
+    Lightning keeps it only here; `trainer.train_dataloader` is what it made of it.
     """
-    given: Any = trainer.fit_loop._data_source.instance
+    return trainer.fit_loop._data_source.instance
+
+
+def train_loader_in_list(trainer: Trainer) -> bool:
+    """Whether the train loader was passed to `fit` in a list of one, so that its batches come in such a list, too."""
+    given = source_of_training_data(trainer)
     return isinstance(given, list | tuple) and len(given) == 1
 
 
@@ -57,6 +63,11 @@ def parts_with_gradient_hooks(module: nn.Module) -> list[str]:
     hooked = [name for name, p in module.named_parameters() if p._backward_hooks]
     hooked += [name or "the module" for name, part in module.named_modules() if part._backward_hooks]
     return hooked + [name or "the module" for name, part in module.named_modules() if part._backward_pre_hooks]
+
+
+def in_a_notebook() -> bool:
+    """Whether Lightning takes this process for an interactive one, in which it refuses to start scripts."""
+    return bool(accelerator_connector._IS_INTERACTIVE)  # type: ignore[attr-defined]
 
 
 class ScriptLauncher(_SubprocessScriptLauncher):

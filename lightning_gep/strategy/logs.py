@@ -1,16 +1,23 @@
 """What training logs is withheld, because it may depend on private records; and what the user is told at the start."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from lightning_gep.privacy.files import CARD_PAGE
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.strategy.internals import attached_trainer, current_hook
 from lightning_gep.strategy.settings import PrivacySettings
+
+if TYPE_CHECKING:
+    from lightning_gep.strategy.fit import Fit
 
 OWN_NAMES = {
     *(f"privacy/{name}" for name in ("epsilon", "delta", "noise_multiplier", "steps", "private", "remaining_epsilon")),
@@ -125,36 +132,67 @@ class LogGuard:
         return [self.module, *attached_trainer(self.module).callbacks]
 
 
-def announce(settings: PrivacySettings, plan: PrivacyPlan, k: int, gradients: str) -> None:
-    """The mechanism in numbers, how gradients are computed, and a warning if the run is not private."""
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, nothing is printed or warned of: the user's code is tried many times, on unusual records."""
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def announce(settings: PrivacySettings, fit: "Fit", card: Path | None) -> None:
+    """A block of a few lines: the guarantee, the mechanism in numbers, what is withheld, and where the card will be."""
+    plan = fit.account.plan
     parts = (("embedding", plan.release.embedding), ("residual", plan.release.residual))
-    noise = ", ".join(f"{name}: clip {p.clip:g}, σ {p.sigma:.4g}" for name, p in parts if p is not None)
-    target = "no target" if plan.target_epsilon is None else f"ε = {plan.target_epsilon:g}"
-    rank_zero_info(
-        f"GEPStrategy: {settings.mechanism} for {target}, δ = {plan.delta:g} by {plan.accountant}; noise multiplier "
-        f"{plan.event.noise_multiplier:.4g} ({noise}); "
-        + (f"k = {k}; " if settings.uses_basis else "")
-        + f"sampling rate {plan.sample_rate:.4g}, {plan.planned_steps or 'any number of'} steps; gradients by "
-        f"{gradients}."
+    clips = "; ".join(
+        f"{name if plan.release.embedding else 'gradient'}: clip {p.clip:g}, σ {p.sigma:.4g}"
+        for name, p in parts
+        if p is not None
     )
+    private = fit.account.private and plan.event.noise_multiplier > 0
+    lines = {
+        "guarantee": _guarantee(plan) if private else "NOT private",
+        "mechanism": f"{settings.mechanism}; noise multiplier {plan.event.noise_multiplier:.4g}; {clips}"
+        + (f"; k = {fit.chosen.k}" if settings.uses_basis else ""),
+        "sampling": f"each record with probability {plan.sample_rate:.4g} in each of {_steps(plan)} steps",
+        "gradients": fit.gradients.backend.reason,
+        "not logged": "" if settings.log_nonprivate else ", ".join(fit.logged),
+        "kept": _kept(fit),
+        "card": "" if card is None else str(card / CARD_PAGE),
+    }
+    if lines["not logged"]:
+        lines["not logged"] += " (of private records; log_nonprivate=True logs it as nonprivate/<name>)"
+    shown = (f"  {name:<10}  {text}" for name, text in lines.items() if text)
+    rank_zero_info("\n".join(("GEPStrategy", *shown)))
     if not settings.private:
         rank_zero_warn(f"generator={settings.generator!r} draws can be repeated: this run is NOT private.")
     if plan.event.noise_multiplier == 0:
         rank_zero_warn("There is no noise: this run is NOT private (ε = ∞).")
 
 
-def announce_withheld(logged: Sequence[str], kept: Sequence[str], *, log_nonprivate: bool, public: bool) -> None:
-    """What training_step logs, if it is dropped, and the attributes it writes, whose values are replaced."""
-    if logged and not log_nonprivate:
-        rank_zero_info(
-            f"training_step logs {', '.join(logged)}, computed from private records, so it is not passed on. "
-            "log_nonprivate=True logs it as nonprivate/<name>."
-        )
-    if kept:
-        rank_zero_info(
-            f"training_step writes to {', '.join(kept[:3])}{', …' if len(kept) > 3 else ''}. After every step it runs "
-            f"once more on a few {'public' if public else 'random'} records, whose values are kept: nothing of private "
-            "records remains."
+def _guarantee(plan: PrivacyPlan) -> str:
+    target = "counted, without a target" if plan.target_epsilon is None else f"at most {plan.target_epsilon:g}"
+    return f"private: ε {target}, δ = {plan.delta:g}, by {plan.accountant}"
+
+
+def _steps(plan: PrivacyPlan) -> str:
+    return "any number of" if plan.planned_steps is None else str(plan.planned_steps)
+
+
+def _kept(fit: "Fit") -> str:
+    """What training_step writes to attributes, which is replaced."""
+    names = f"{', '.join(fit.gradients.kept[:3])}{', …' if len(fit.gradients.kept) > 3 else ''}"
+    source = "public" if fit.has_public_data else "random"
+    return f"what training_step writes to {names}, of a few {source} records instead of private ones" if names else ""
+
+
+def announce_trial_run(plan: PrivacyPlan) -> None:
+    """A warning that fast_dev_run, which is there to try out code, costs as much as a whole run."""
+    if plan.target_epsilon is not None:
+        rank_zero_warn(
+            f"fast_dev_run spends the whole ε = {plan.target_epsilon:g} on {plan.planned_steps} step(s), with noise "
+            "calibrated for it, so results and noise are not those of the real run. Discard these weights, or try "
+            "out the code on public data."
         )
 
 

@@ -1,9 +1,11 @@
 """Whether two datasets overlap: by the identity of records, through wrappers of datasets, and by their content."""
 
 import hashlib
+import math
 import pickle
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,11 +90,18 @@ def _chosen(records: NDArray[np.int64], subset: Subset[Any]) -> NDArray[np.int64
     return records[indices]
 
 
+MANY_BITS = 40.0
+"""Values with fewer bits may agree by chance: 2000 public and a million training records do so twice in 2 ** 30."""
+BY_CHANCE = 5.0
+"""How many times more often than training records among themselves public ones may agree with them by chance."""
+
+
 class Part(NamedTuple):
-    """A value of a record: its position, number of elements and digest."""
+    """A value of a record: its position, number of elements, the most bits it can have, and its digest."""
 
     position: int
     size: int
+    bits: float
     digest: bytes
 
 
@@ -102,13 +111,13 @@ class Content(NamedTuple):
     input: bytes | None
     """Digest of the first entry of a tuple or list, else of the largest values; None if they cannot be serialised."""
     parts: tuple[Part, ...]
-    """The values with several elements, except masks. In a record of single numbers: all but one of them, for each
-    that may be the label."""
+    """The values with several elements, except masks. In a record of few bits, such as single numbers: all values but
+    one, for each that may be the label."""
 
     @property
-    def digests(self) -> set[bytes]:
-        """All of them."""
-        return {part.digest for part in self.parts} | ({self.input} if self.input is not None else set())
+    def digests(self) -> set[bytes | None]:
+        """Those of the parts, or else that of the input."""
+        return {part.digest for part in self.parts} or {self.input} - {None}
 
 
 def content_of(record: Any) -> Content:
@@ -119,41 +128,66 @@ def content_of(record: Any) -> Content:
         return Content(_digest(record), ())
 
 
-def distinctive_digests(contents: Iterable[Content]) -> set[bytes | None]:
-    """The digests that identify these records: a record with one of them has the content of one of these.
+@dataclass(frozen=True)
+class Distinctive:
+    """What identifies the records of a dataset: a record with one of the digests has the content of one of them."""
+
+    digests: set[bytes | None]
+    repeated: float
+    """The share of records that repeat a digest, if values have few bits; 0 if they cannot agree by chance."""
+    incomparable: bool
+    """Whether some record could not be compared."""
+
+    def by_chance(self, records: int) -> float:
+        """How many of so many other records may have one of the digests without being one of these."""
+        return BY_CHANCE * self.repeated * records
+
+
+def distinctive(contents: Iterable[Content]) -> Distinctive:
+    """What identifies these records.
 
     Labels, ids, masks and positions agree in many records, so not every value counts. Those count that are about as
-    varied as the most varied value and not much smaller than the largest of these; the input counts if it is as
-    varied. None is included if some input cannot be compared.
+    varied as the most varied value and not much smaller than the largest of these. Values of few bits, such as a few
+    categories, count only where there are no others.
     """
     values: dict[int, set[bytes]] = defaultdict(set)
     sizes: dict[int, int] = defaultdict(int)
+    bits: dict[int, float] = defaultdict(float)
     inputs: set[bytes | None] = set()
+    count = 0
     for content in contents:
-        inputs.add(content.input)
+        count += 1
+        if not content.parts:
+            inputs.add(content.input)
         for part in content.parts:
             values[part.position].add(part.digest)
             sizes[part.position] += part.size
+            bits[part.position] = max(bits[part.position], part.bits)
     most = AS_VARIED * max(map(len, values.values()), default=0)
     varied = [position for position, digests in values.items() if len(digests) >= most]
     largest = max((sizes[position] for position in varied), default=0)
-    distinctive = (values[position] for position in varied if sizes[position] >= AS_LARGE * largest)
-    return (inputs if len(inputs) >= most else inputs & {None}).union(*distinctive)
+    chosen = [position for position in varied if sizes[position] >= AS_LARGE * largest]
+    many = [position for position in chosen if bits[position] >= MANY_BITS]
+    digests = set[bytes | None]().union(*(values[position] for position in many or chosen))
+    repeated = 0.0 if many else sum(1 - len(values[position]) / count for position in chosen)
+    return Distinctive(digests | (inputs - {None}), repeated, not count or None in inputs)
 
 
 def _content(record: Any) -> Content:
-    values = values_of(record)
+    plain = type(record) in (tuple, list) and all(isinstance(value, torch.Tensor | float) for value in record)
+    values = list(record) if plain else values_of(record)  # which is slower
     large = {position: value for position, value in enumerate(values) if _size(value) > 1}
-    if len(large) > 1:
-        large = {position: value for position, value in large.items() if not _is_mask(value)} or large
-    several = large or {i: values[:i] + values[i + 1 :] for i in range(len(values)) if len(values) > 1}
-    parts = tuple(Part(i, _size(value), found) for i, value in several.items() if (found := _digest(value)))
+    several = {position: value for position, value in large.items() if not _is_mask(value)}
+    if not any(_bits(value) >= MANY_BITS for value in several.values()) and len(values) > 1:
+        several = {i: values[:i] + values[i + 1 :] for i in range(len(values))}
+    parts = tuple(Part(i, _size(v), _bits(v), found) for i, v in several.items() if (found := _digest(v)))
+    known = {id(several[part.position]): part.digest for part in parts}
     if isinstance(record, tuple | list) and record and (_size(record[0]) > 1 or not large):
-        known = parts and large.get(parts[0].position) is record[0]
-        return Content(parts[0].digest if known else _digest(record[0]), parts)
-    most = max((part.size for part in parts), default=0)
-    largest = [part.digest for part in parts if part.size >= AS_LARGE * most]
-    return Content(largest[0] if len(largest) == 1 else _digest(largest or record), parts)
+        return Content(known.get(id(record[0])) or _digest(record[0]), parts)
+    most = max(map(_size, large.values()), default=0)
+    largest = [value for value in large.values() if _size(value) >= AS_LARGE * most]
+    alone = largest[0] if len(largest) == 1 else largest or record
+    return Content(known.get(id(alone)) or _digest(alone), parts)
 
 
 def _digest(value: Any) -> bytes | None:
@@ -198,6 +232,24 @@ def _size(value: Any) -> int:
         return len(_serialised(value))
     except Exception:
         return 1
+
+
+def _bits(value: Any) -> float:
+    """The most bits that a value can have, by the range of its elements if they are whole numbers."""
+    if isinstance(value, int | float):  # the quick way for tables
+        return math.log2(1 + abs(value)) if value == value // 1 and abs(value) < math.inf else math.inf
+    size = _size(value)
+    if isinstance(value, list) and size < MANY_BITS:
+        return sum(map(_bits, value))
+    if size >= MANY_BITS or isinstance(value, str | bytes):
+        return float(8 * CHARACTERS * size)
+    try:
+        numbers = np.asarray(value, dtype=np.float64).reshape(-1)
+        if not np.array_equal(numbers, np.round(numbers)):
+            return math.inf
+        return float(np.log2(1 + np.abs(numbers).max()) * size)
+    except Exception:  # not numbers
+        return math.inf
 
 
 def _is_mask(value: Any) -> bool:

@@ -16,7 +16,8 @@ from typing_extensions import override
 from lightning_gep.algorithm.basis import Basis
 from lightning_gep.algorithm.subspace import Anchors, Subspace
 from lightning_gep.arguments import quoted
-from lightning_gep.strategy.internals import ForkLauncher, ScriptLauncher
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.strategy.internals import ForkLauncher, ScriptLauncher, in_a_notebook
 
 T = TypeVar("T")
 CONFIG_FLAGS = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd")
@@ -106,6 +107,13 @@ class ProcessStrategy(Strategy):
         if self.world_size == 1:
             return
         if self._start_method == "popen":
+            if in_a_notebook():
+                # Lightning would recommend strategy="ddp_notebook", which has no privacy.
+                raise ConfigurationError(
+                    f"In a notebook a script cannot be started again on {self.world_size} devices. Use "
+                    "GEPStrategy(..., start_method='fork') before anything has used a GPU, or Trainer(devices=1).",
+                    setting="start_method",
+                )
             self._launcher = ScriptLauncher(
                 self.cluster_environment,
                 self.num_processes,

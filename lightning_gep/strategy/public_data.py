@@ -1,33 +1,25 @@
-"""Public data: where it is found, an endless stream of it, its overlap with the training data, and stand-ins for it."""
+"""Public data: where it is found, an endless stream of it, and its overlap with the training data."""
 
 import hashlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.batches import batch_size, record_leaves, replace_leaves, take
-from lightning_gep.gradients.mixing import RECORDS_TRIED, check_collate
-from lightning_gep.strategy.overlap import content_of, distinctive_digests, length, share_records
+from lightning_gep.gradients.batches import batch_size, take
+from lightning_gep.strategy.overlap import Distinctive, content_of, distinctive, length, share_records
 from lightning_gep.strategy.refusals import check_same_structure
 
 RECORDS_COMPARED = 2000
 RECORDS_READ_TWICE = 8
-SECONDS_FOR_COMPARISON = 20.0
-INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-RANDOMIZED = (
-    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool),
-    *INTEGERS,
-)
-"""Tensor types whose values a stand-in record replaces by random ones."""
+SECONDS_UNNOTICED, SECONDS_FOR_COMPARISON = 2.0, 20.0
 
 
 def find_public_loader(given: Any, datamodule: LightningDataModule | None, module: LightningModule) -> DataLoader[Any]:
@@ -57,6 +49,11 @@ class PublicStream:
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.loader = loader
         self._iterator: Iterator[Any] | None = None
+
+    def records(self, count: int) -> list[Any]:
+        """The first records, repeated if there are fewer."""
+        data: Any = self.loader.dataset
+        return [data[i % len(data)] for i in range(count)]
 
     def batches(self, records: int, *, restart: bool = False) -> Iterator[Any]:
         """Batches with a total of `records` records; the last is cut to fit. `restart` begins a new pass."""
@@ -90,23 +87,26 @@ class PublicRecords:
     compared_records: int
     """The first records, which were compared by content with training records."""
     compared_with: str
+    agree: str = ""
+    """How many of them have the content of a training record by chance, if any."""
 
 
-def check_public_data(public: DataLoader[Any], private: DataLoader[Any]) -> PublicRecords:
+def check_public_data(public: DataLoader[Any], private: DataLoader[Any], *, trusted: bool = False) -> PublicRecords:
     """The identity of the public data; raises ConfigurationError if it overlaps or does not match the training data."""
-    digests, compared_with = check_disjoint(public.dataset, private.dataset)
-    check_collate(private, [public.dataset[i % len(public.dataset)] for i in range(RECORDS_TRIED)])  # type: ignore[arg-type]
+    found = check_disjoint(public.dataset, private.dataset, trusted=trusted)
     check_same_structure(next(PublicStream(public).batches(2)), private.collate_fn([private.dataset[0]]))
-    return identify(public.dataset, digests, compared_with)
+    return identify(public.dataset, *found)
 
 
-def check_disjoint(public: Dataset[Any], private: Dataset[Any]) -> tuple[list[bytes | None], str]:
+def check_disjoint(
+    public: Dataset[Any], private: Dataset[Any], *, trusted: bool = False
+) -> tuple[list[bytes | None], str, str]:
     """Raises ConfigurationError if public and training data overlap.
 
     Datasets are followed through Subset and ConcatDataset to the records they hold. Records that consist of tensors,
-    arrays, texts or plain values, in any structure, are also compared by content, labels aside. Returns the digests of
-    the public inputs that were compared, in order, and a description of what they were compared with, which also says
-    where content proves nothing.
+    arrays, texts or plain values, in any structure, are also compared by content, labels aside, unless the user is
+    `trusted` to have made sure that they differ. Returns the digests of the public inputs, in order, a description of
+    what they were compared with, which also says where content proves nothing, and how many agree by chance.
     """
     if share_records(public, private):
         raise ConfigurationError(
@@ -114,19 +114,25 @@ def check_disjoint(public: Dataset[Any], private: Dataset[Any]) -> tuple[list[by
             "not overlap: use other data, such as ImageNet images with random labels.",
             setting="aux_dataloader",
         )
-    contents, stride = _contents(private)
-    digests = []
-    for i in range(min(length(public), RECORDS_COMPARED)):
-        content = content_of(public[i])
-        digests.append(content.input)
-        if not contents.isdisjoint(content.digests):
-            raise ConfigurationError(
-                f"Public record {i} is a training record (same content, labels aside). Public and training data must "
-                "not overlap: remove it, or use other public data.",
-                setting="aux_dataloader",
-            )
+    contents = [content_of(public[i]) for i in range(min(length(public), RECORDS_COMPARED))]
+    digests = [content.input for content in contents]
+    if trusted:
+        return digests, "no training record: public_data_is_disjoint=True states that they differ", ""
+    known, stride = _contents(private)
+    same = [i for i, content in enumerate(contents) if not known.digests.isdisjoint(content.digests)]
+    agree = f"{len(same)} of the first {len(digests)} public records have the content of a training record"
+    if len(same) > known.by_chance(len(digests)):
+        raise ConfigurationError(
+            f"Public record {same[0]} is a training record (same content, labels aside): {agree}. Public and training "
+            "data must not overlap: remove them, or use other public data. If they are different records that happen "
+            "to be equal, state it with public_data_is_disjoint=True; the privacy card shows it.",
+            setting="aux_dataloader",
+        )
+    agree = f"{agree}; training records agree with each other as often" if same else ""
+    if same:
+        rank_zero_warn(f"{agree}. Ensuring that public and training data do not overlap is your responsibility.")
     compared_with = "all training records" if stride == 1 else f"one in {stride} training records"
-    if not contents or None in contents or None in digests:
+    if known.incomparable or None in digests:
         compared_with += ", as far as records could be compared by content"
     changing = [name for name, data in (("training", private), ("public", public)) if _changes_between_reads(data)]
     if changing:
@@ -134,10 +140,10 @@ def check_disjoint(public: Dataset[Any], private: Dataset[Any]) -> tuple[list[by
             f", which proves nothing: {' and '.join(changing)} records differ from one reading to the next, as with "
             "random augmentation"
         )
-    return digests, compared_with
+    return digests, compared_with, agree
 
 
-def identify(dataset: Dataset[Any], digests: list[bytes | None], compared_with: str) -> PublicRecords:
+def identify(dataset: Dataset[Any], digests: list[bytes | None], compared_with: str, agree: str = "") -> PublicRecords:
     """Name, size and hash of a dataset. The hash covers inputs only, so fresh labels and shuffling do not change it."""
     sha256 = None
     if not digests:
@@ -150,7 +156,9 @@ def identify(dataset: Dataset[Any], digests: list[bytes | None], compared_with: 
         sha256 = hashlib.sha256(b"".join(digest for digest in digests if digest is not None)).hexdigest()
         note = "inputs without labels, in the order of the dataset"
     hashed = len(digests) if sha256 else 0
-    return PublicRecords(_name(dataset), length(dataset) or None, hashed, sha256, note, len(digests), compared_with)
+    return PublicRecords(
+        _name(dataset), length(dataset) or None, hashed, sha256, note, len(digests), compared_with, agree
+    )
 
 
 def _changes_between_reads(dataset: Dataset[Any]) -> bool:
@@ -159,8 +167,8 @@ def _changes_between_reads(dataset: Dataset[Any]) -> bool:
         return [content_of(dataset[i]).input for i in first] != [content_of(dataset[i]).input for i in first]
 
 
-def _contents(dataset: Dataset[Any]) -> tuple[set[bytes | None], int]:
-    """Digests of every n-th record, and n, which is 1 unless reading all records would take too long."""
+def _contents(dataset: Dataset[Any]) -> tuple[Distinctive, int]:
+    """What identifies every n-th record, and n, which is 1 unless reading all records would take too long."""
     count = length(dataset)
     start = time.perf_counter()
     tried = [content_of(dataset[i]) for i in range(min(count, 100))]
@@ -172,7 +180,12 @@ def _contents(dataset: Dataset[Any]) -> tuple[set[bytes | None], int]:
             f"every {stride}th is compared. Ensuring that public and training data do not overlap is your "
             "responsibility."
         )
-    return distinctive_digests(content_of(dataset[i]) for i in range(0, count, stride)), stride
+    elif seconds > SECONDS_UNNOTICED:
+        rank_zero_info(
+            f"Comparing {count} training records with the public data, about {seconds:.0f} s. If you are sure they "
+            "do not overlap, public_data_is_disjoint=True skips it."
+        )
+    return distinctive(content_of(dataset[i]) for i in range(0, count, stride)), stride
 
 
 def _name(dataset: Any) -> str:
@@ -180,43 +193,3 @@ def _name(dataset: Any) -> str:
     inner = getattr(dataset, "dataset", None)
     name = type(dataset).__name__
     return f"{name}({_name(inner)})" if isinstance(inner, Dataset) else name
-
-
-def stand_in_records(loader: DataLoader[Any]) -> list[Any]:
-    """Records with the structure of the training data, for checks without public data.
-
-    Floating-point values are random, and integers in tensors are drawn up to the largest one: only the structure of
-    the training data and the range of its labels are used, and only the outcome of the checks remains of them.
-    """
-    return [_stand_in(loader.dataset[i % len(loader.dataset)]) for i in range(RECORDS_TRIED)]  # type: ignore[arg-type]
-
-
-def stand_in_batch(loader: DataLoader[Any]) -> Any:
-    """A batch of such records, with the structure of a training batch."""
-    batch = loader.collate_fn(stand_in_records(loader))
-    # Again, for numbers that become tensors when they are collated, such as labels.
-    return replace_leaves(batch, [_stand_in(leaf) for leaf in record_leaves(batch)])
-
-
-def is_random(batch: Any) -> bool:
-    """Whether such a batch holds no value of a training record, apart from the range of integers."""
-    return all(isinstance(leaf, torch.Tensor) and leaf.dtype in RANDOMIZED for leaf in record_leaves(batch))
-
-
-def _stand_in(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        try:
-            return _stand_in(torch.from_numpy(np.ascontiguousarray(value))).numpy()
-        except TypeError:  # a type that torch does not have
-            return value
-    if isinstance(value, torch.Tensor):
-        if value.dtype == torch.bool:
-            return torch.rand(value.shape) < 0.5
-        if value.dtype in INTEGERS:
-            return torch.randint_like(value, 0, max(0, int(value.max())) + 1) if value.numel() else value
-        return torch.randn_like(value) if value.is_floating_point() or value.is_complex() else value
-    if isinstance(value, Mapping):
-        return {key: _stand_in(part) for key, part in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_stand_in(part) for part in value)
-    return value

@@ -1,18 +1,30 @@
 """The gradients of public records, from which basis and thresholds are computed."""
 
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
-from lightning_gep.algorithm.subspace import Anchors
-from lightning_gep.algorithm.thresholds import Thresholds, choose_thresholds
+from lightning_gep.algorithm.linalg import row_norms
+from lightning_gep.algorithm.subspace import Anchors, Subspace, finite_rows
+from lightning_gep.algorithm.thresholds import Thresholds, choose_clip_norm, choose_thresholds
+from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import microbatches
+from lightning_gep.privacy.release import Release
 from lightning_gep.strategy.public_data import PublicStream
 from lightning_gep.strategy.step import StepGradients, train_mode
 
-ANCHORS_FOR_THRESHOLDS, HELD_OUT_ANCHORS = 500, 200
+MOST_ANCHORS, FEWEST_ANCHORS, NUMBERS = 500, 60, 5 * 10**8
+"""Public records on which k and thresholds are chosen: as many as have so many numbers in their gradients."""
+HELD_OUT = 0.4
+"""How many others they are tried on, relative to that."""
+SECONDS_UNNOTICED = 3.0
+DROWNED = 20.0
+"""Noise that is so many times the gradient hides it for hundreds of steps: their sum grows like its square root."""
 
 
 class PublicGradients:
@@ -61,7 +73,58 @@ class PublicGradients:
 
     def thresholds(self, k: int | None) -> Thresholds:
         """Both thresholds, and k if it is not given."""
-        anchors = max(ANCHORS_FOR_THRESHOLDS, k or 0)
-        held_out = torch.cat(list(self(HELD_OUT_ANCHORS, step=-1)()))
-        sizes = self._gradients.groups.sizes
-        return choose_thresholds(self(anchors, step=-2), held_out, sizes, k=k, num_anchors=anchors)
+        sizes, anchors = self._gradients.groups.sizes, max(self._records, k or 0)
+        fit, held_out = self._announced(anchors, step=-2), self(round(HELD_OUT * self._records), step=-1)
+        return choose_thresholds(fit, held_out, sizes, k=k, num_anchors=anchors)
+
+    def clip_norm(self, coordinates: Subspace | None) -> float:
+        """The threshold of DP-SGD, for gradients or in the coordinates that a subspace gives them."""
+        if self._stream is None:
+            raise ConfigurationError(
+                "clip_norm='auto' is chosen on public data, and there is none. Give aux_dataloader=..., or a number: "
+                "1.0, or less for losses with small gradients.",
+                setting="clip_norm",
+            )
+        basis = None if coordinates is None else coordinates.at_step(0, self._announced(self._records, step=-2))
+        parts = self(round(HELD_OUT * self._records), step=-1)()
+        return choose_clip_norm(torch.cat([row_norms(g if basis is None else basis.coordinates(g)) for g in parts]))
+
+    @property
+    def _records(self) -> int:
+        return min(MOST_ANCHORS, max(FEWEST_ANCHORS, NUMBERS // self._gradients.groups.num_parameters))
+
+    def _announced(self, count: int, step: int) -> Anchors:
+        """Such sweeps, of which one that takes longer says so."""
+
+        def sweep() -> Iterator[Tensor]:
+            start, done, told = time.perf_counter(), 0, False
+            for rows in self(count, step)():
+                seconds = (time.perf_counter() - start) * count / (done + len(rows))
+                if done and not told and seconds > SECONDS_UNNOTICED:
+                    rank_zero_info(f"Choosing k and thresholds on {count} public records, about {seconds:.0f} s.")
+                    told = True
+                done += len(rows)
+                yield rows
+
+        return sweep
+
+    def warn_of_noise(self, batch: Any, release: Release, *, k: int, expected_batch_size: int) -> None:
+        """A warning if the noise of a step is far above its gradient, as far as a public batch shows."""
+        stds = ((part and part.noise_std) or 0.0 for part in (release.embedding, release.residual))
+        sizes = (k, self._gradients.groups.num_parameters)
+        noise = math.hypot(*(std * size**0.5 for std, size in zip(stds, sizes, strict=True))) / expected_batch_size
+        if noise == 0:
+            return
+        clip = max(part.clip for part in release.parts)
+        total, count = torch.zeros(()), 0
+        with train_mode(self._gradients.module):
+            for rows in self._gradients.sweep(microbatches(self._like_a_training_batch(batch), self._microbatch)):
+                factors = (clip / row_norms(rows)).clamp(max=1.0).to(rows)
+                total, count = total.to(rows) + finite_rows(rows * factors[:, None]).sum(dim=0), count + len(rows)
+        signal = float(total.norm()) / count
+        if noise > DROWNED * signal:
+            rank_zero_warn(
+                f"On public records the noise of a step is {noise / max(signal, 1e-30):.0f} times as long as its "
+                "gradient, so training may get nowhere. Use larger batches, a larger ε, fewer trainable parameters, or "
+                "another mechanism."
+            )

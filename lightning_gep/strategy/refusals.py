@@ -1,11 +1,17 @@
 """What cannot be trained privately is refused here, with the fix, before training starts."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder
+from lightning.pytorch.callbacks import (
+    BaseFinetuning,
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+)
+from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.optim import LBFGS, Optimizer
@@ -23,7 +29,7 @@ from torch.utils.data import (
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.strategy.data import loader_options
-from lightning_gep.strategy.internals import parts_with_gradient_hooks
+from lightning_gep.strategy.internals import parts_with_gradient_hooks, source_of_training_data
 from lightning_gep.strategy.overlap import check_no_repeats, share_records
 
 SEVERAL_LOADERS = (
@@ -34,11 +40,19 @@ SEVERAL_OPTIMIZERS = (
     "configure_optimizers returns several optimizers, but a step has one private gradient. Return a single optimizer "
     "(it may have several parameter groups)."
 )
+SOME_RECORDS = "DataLoader(Subset(dataset, indices), shuffle=True) with the records that the sampler may draw"
+UNFROZEN = (
+    "What a step releases is fixed when training starts: the parameters that are trainable then. Remove it and decide "
+    "before fit(); to train a part later, give it its own parameter group with lr=0.0 and raise that with a scheduler."
+)
 
 
 def check_trainer(trainer: Trainer) -> None:
     """Raises ConfigurationError for trainer settings under which the accounting would not hold."""
     settings: Any = trainer  # type checkers do not see all attributes that Lightning sets
+    given = source_of_training_data(trainer)
+    if isinstance(given, list | tuple | dict | CombinedLoader) and len(CombinedLoader(given).flattened) > 1:
+        raise ConfigurationError(SEVERAL_LOADERS)
     check_no_accumulation(trainer)
     for callback in settings.callbacks:
         if isinstance(callback, GradientAccumulationScheduler) and set(callback.scheduling.values()) != {1}:
@@ -52,6 +66,8 @@ def check_trainer(trainer: Trainer) -> None:
                 "it (a Tuner leaves it in trainer.callbacks, so create a new trainer). Try learning rates on public "
                 "data; microbatch_size='auto' finds what fits into memory."
             )
+        if isinstance(callback, BaseFinetuning):
+            raise ConfigurationError(f"{type(callback).__name__} unfreezes parameters during training. {UNFROZEN}")
     if settings.overfit_batches:
         raise ConfigurationError(
             f"overfit_batches={settings.overfit_batches} uses the same records at every step, which is not Poisson "
@@ -102,7 +118,7 @@ def check_module(module: LightningModule, optimizers: list[Optimizer]) -> None:
             "Adam."
         )
     check_no_gradient_hooks(module)
-    _check_no_renormalized_embeddings(module)
+    _check_embeddings(module)
 
 
 def check_no_gradient_hooks(module: LightningModule) -> None:
@@ -115,13 +131,26 @@ def check_no_gradient_hooks(module: LightningModule) -> None:
         )
 
 
-def _check_no_renormalized_embeddings(module: LightningModule) -> None:
-    """Raises ConfigurationError for embeddings that write to their weights, even frozen ones, in a lookup."""
-    renormalized = [
-        f"{name or 'the module'} has max_norm={part.max_norm}"
-        for name, part in module.named_modules()
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None
-    ]
+def check_trainable(module: LightningModule, trained: Container[str]) -> None:
+    """Raises ConfigurationError if parameters were frozen or unfrozen since training started."""
+    changed = [name for name, p in module.named_parameters() if p.requires_grad != (name in trained)]
+    if changed:
+        raise ConfigurationError(
+            f"requires_grad of {', '.join(changed[:3])}{', …' if len(changed) > 3 else ''} changed during training. "
+            f"{UNFROZEN}"
+        )
+
+
+def _check_embeddings(module: LightningModule) -> None:
+    """Raises ConfigurationError for embeddings that write to their weights, even frozen ones, or are sparse."""
+    found = [(n or "the module", m) for n, m in module.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    sparse = [name for name, part in found if part.sparse and part.weight.requires_grad]
+    if sparse:
+        raise ConfigurationError(
+            f"{', '.join(sparse)}: sparse=True gives gradients that show which rows the records use, and noise has to "
+            "hide that: it goes to all rows. Set sparse=False, and use Adam or SGD instead of SparseAdam."
+        )
+    renormalized = [f"{name} has max_norm={part.max_norm}" for name, part in found if part.max_norm is not None]
     if renormalized:
         raise ConfigurationError(
             f"{', '.join(renormalized)}: every lookup would renormalize rows of the weights without noise. Set "
@@ -154,9 +183,10 @@ def check_loader(loader: Any) -> DataLoader[Any]:
         isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == len(loader.dataset)
     )
     if not uniform or type(sampler).__name__ == "DistributedSamplerWrapper":
+        fix = "shuffle=True" if isinstance(sampler, RandomSampler) else SOME_RECORDS
         raise ConfigurationError(
             f"The train loader samples by {type(sampler).__name__}, which does not draw every record with the same "
-            "probability. Use shuffle=True, and put weights into the loss, as a factor per record."
+            f"probability. Use {fix}, and put weights into the loss, as a factor per record."
         )
     check_no_repeats(loader.dataset)
     return loader

@@ -1,18 +1,44 @@
 """What is checked before every release: code that behaved well at the start may behave differently later."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import take
+from lightning_gep.gradients.isolation import NORM_FIX, norms_that_mix
 from lightning_gep.gradients.mixing import RECORDS_TRIED, check_transfer
 from lightning_gep.gradients.randomness import random_state_kept
-from lightning_gep.strategy.refusals import check_no_accumulation, check_no_gradient_hooks
+from lightning_gep.gradients.snapshot import NOT_FOLLOWED, package
+from lightning_gep.strategy.logs import quiet
+from lightning_gep.strategy.refusals import check_no_accumulation, check_no_gradient_hooks, check_trainable
 from lightning_gep.strategy.step import StepGradients, train_mode
+
+HOOKS = ("on_train_start", "on_train_epoch_start", "on_train_batch_start")
+
+
+@contextmanager
+def as_hooks_may_leave_it(module: LightningModule, trainer: Trainer) -> Iterator[list[str]]:
+    """Inside, BatchNorm is in evaluation mode if there is a hook that may put it there when training starts.
+
+    Gives the names of these layers, which must be in that mode before a release.
+    """
+    callbacks = [callback for callback in trainer.callbacks if package(type(callback)) not in NOT_FOLLOWED]  # type: ignore[attr-defined]
+    own = any(is_overridden(hook, module) for hook in HOOKS)
+    hooked = own or any(is_overridden(hook, callback, Callback) for callback in callbacks for hook in HOOKS)
+    norms = {name: norm for name, norm in norms_that_mix(module).items() if norm.training} if hooked else {}
+    for norm in norms.values():
+        norm.training = False
+    try:
+        yield list(norms)
+    finally:
+        for norm in norms.values():
+            norm.training = True
 
 
 class ReleaseChecks:
@@ -27,6 +53,8 @@ class ReleaseChecks:
     ) -> None:
         self._gradients, self._like_a_training_batch = gradients, like_a_training_batch
         self._records = take(public_batch, slice(0, RECORDS_TRIED))
+        self.frozen_norms: list[str] = []
+        """Layers of BatchNorm that a hook has to put into evaluation mode, as they were for the checks at the start."""
         self._released_batch: int | None = None
         self._epoch: int | None = None
         self._also_at = 0
@@ -40,6 +68,10 @@ class ReleaseChecks:
         """Raises ConfigurationError for anything that would make the release more than one subsampled Gaussian."""
         check_no_accumulation(trainer)
         check_no_gradient_hooks(self._gradients.module)  # which callbacks and module may have set at any time
+        check_trainable(self._gradients.module, self._gradients.groups.shapes)
+        mixing = norms_that_mix(self._gradients.module).keys() & self.frozen_norms
+        if mixing:
+            raise ConfigurationError(f"BatchNorm mixes records: {', '.join(sorted(mixing))}. {NORM_FIX}")
         if self._epoch != trainer.current_epoch:
             self._epoch = trainer.current_epoch
             self._also_at = secrets.randbelow(int(trainer.num_training_batches))
@@ -56,6 +88,6 @@ class ReleaseChecks:
 
     def _check_again(self) -> None:
         """Code may begin to mix records after a few epochs, or do so at some steps only."""
-        self.before_training()
-        with random_state_kept():
+        with quiet(), random_state_kept():
+            self.before_training()
             self._gradients.check_again(self._like_a_training_batch(self._records))

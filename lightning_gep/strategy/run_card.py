@@ -17,10 +17,10 @@ from lightning_gep.strategy.settings import CostSettings, PrivacySettings
 
 
 def card_directory(checkpoint_callbacks: Iterable[Any], root: Any) -> Path:
-    """Beside the checkpoints, if they are on this machine; in the trainer's root directory otherwise."""
+    """Beside the checkpoints, if they are on this machine; beside the ledger otherwise."""
     places = (getattr(callback, "dirpath", None) for callback in checkpoint_callbacks)
     local = (place for place in places if place is not None and "://" not in str(place))
-    return Path(next(local, root))
+    return Path(next(local, Path(root) / "privacy"))
 
 
 class RunCard:

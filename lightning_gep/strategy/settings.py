@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from lightning_gep.arguments import boolean, one_of, positive_integer
+from lightning_gep.arguments import boolean, finite_positive, not_negative, one_of, positive_integer
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.accounting import make_accountant, power_of_ten_below
+from lightning_gep.privacy.accounting import check_delta, make_accountant, power_of_ten_below
 from lightning_gep.privacy.calibration import check_one_target
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import MECHANISMS, Clipping, Mechanism, Split, make_mechanism
@@ -43,17 +43,24 @@ class PrivacySettings:
     mechanism: MechanismName = "gep"
     clip_embedding: float | Auto = "auto"
     clip_residual: float | Auto = "auto"
-    clip_norm: float = 1.0
+    clip_norm: float | Auto = 1.0
     clipping: Clipping = "separate"
     split: Split = "optimal"
     log_nonprivate: bool = False
     trust_checkpoint: bool = False
+    public_data_is_disjoint: bool = False
 
     def __post_init__(self) -> None:
         split: Any = self.split
         if isinstance(split, list):  # from a configuration file
             object.__setattr__(self, "split", tuple(split))
         check_one_target(self.epsilon, self.noise_multiplier)
+        if self.epsilon is not None:
+            finite_positive("epsilon", self.epsilon, "Give the privacy budget, e.g. 8.0.")
+        if self.noise_multiplier is not None:
+            not_negative("noise_multiplier", self.noise_multiplier, "It is the step's σ; 0 means no privacy.")
+        if self.delta is not None:
+            check_delta(self.delta)
         if self.k != "auto":
             positive_integer("k", self.k, "It is the number of basis vectors, e.g. 1000, or 'auto'.")
         one_of("generator", self.generator, get_args(Generator))
@@ -62,6 +69,7 @@ class PrivacySettings:
         self.make_mechanism()
         boolean("log_nonprivate", self.log_nonprivate)
         boolean("trust_checkpoint", self.trust_checkpoint)
+        boolean("public_data_is_disjoint", self.public_data_is_disjoint)
 
     @property
     def private(self) -> bool:
@@ -79,15 +87,22 @@ class PrivacySettings:
         return MECHANISMS[self.mechanism].uses_public_data
 
     @property
+    def unused(self) -> tuple[str, ...]:
+        """The thresholds that were given although the mechanism has others."""
+        used = MECHANISMS[self.mechanism].thresholds()
+        names = ("clip_embedding", "clip_residual", "clip_norm")
+        return tuple(name for name in names if name not in used and getattr(self, name) != DEFAULTS[name])
+
+    @property
     def chosen_on_public_data(self) -> tuple[str, ...]:
         """The settings the mechanism needs that are "auto"."""
-        needed = ("k", *MECHANISMS[self.mechanism].thresholds()) if self.uses_basis else ()
+        needed = (*(("k",) if self.uses_basis else ()), *MECHANISMS[self.mechanism].thresholds())
         return tuple(name for name in needed if getattr(self, name) == "auto")
 
-    def with_choices(self, *, k: int = 1, clip_embedding: float = 1.0, clip_residual: float = 1.0) -> "PrivacySettings":
-        """These settings with every "auto" replaced; the default values only allow the other settings to be checked."""
-        choices: dict[str, Any] = {"k": k, "clip_embedding": clip_embedding, "clip_residual": clip_residual}
-        return replace(self, **{name: value for name, value in choices.items() if getattr(self, name) == "auto"})
+    def with_choices(self, **choices: Any) -> "PrivacySettings":
+        """These settings with every "auto" replaced by the choice, or by 1, which lets other settings be checked."""
+        auto = (name for name in ("k", "clip_embedding", "clip_residual", "clip_norm") if getattr(self, name) == "auto")
+        return replace(self, **{name: choices.get(name, 1 if name == "k" else 1.0) for name in auto})
 
     def make_mechanism(self) -> Mechanism:
         """The mechanism with its thresholds; 1 stands in for a threshold that is still "auto"."""

@@ -1,25 +1,27 @@
 """GEPStrategy: overrides of Lightning's hooks that make a run differentially private."""
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 from lightning.pytorch import Trainer, strategies
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader
-from typing_extensions import override
+from typing_extensions import Never, override
 
 from lightning_gep.algorithm.diagnostics import BatchStatistics, Diagnostics
 from lightning_gep.algorithm.gep import gradient_embedding_perturbation
 from lightning_gep.algorithm.groups import Grouping
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.release import Clipping, Split
+from lightning_gep.privacy.release import MECHANISMS, Clipping, Split
 from lightning_gep.strategy.checkpoints import AccountedStrategy
 from lightning_gep.strategy.data import PoissonLoader, PrivateBatch, TransferGuard, closed_batch, own_random_states
 from lightning_gep.strategy.fit import make_subspace, prepare_fit
 from lightning_gep.strategy.internals import on_before_batch_transfer, train_loader_in_list
-from lightning_gep.strategy.logs import LogGuard, announce, announce_later_log, announce_withheld
+from lightning_gep.strategy.logs import LogGuard, announce, announce_later_log, announce_trial_run
 from lightning_gep.strategy.refusals import (
     SEVERAL_LOADERS,
     SEVERAL_OPTIMIZERS,
@@ -29,6 +31,7 @@ from lightning_gep.strategy.refusals import (
     check_monitors,
     check_trainer,
 )
+from lightning_gep.strategy.release_checks import as_hooks_may_leave_it
 from lightning_gep.strategy.settings import (
     AccountantName,
     Auto,
@@ -42,6 +45,8 @@ from lightning_gep.strategy.settings import (
     settings_from,
 )
 
+EPSILON_BY_NAME = 8.0
+
 
 class GEPStrategy(AccountedStrategy):
     """Makes a Lightning run differentially private, on one device or several.
@@ -49,15 +54,16 @@ class GEPStrategy(AccountedStrategy):
     The (ε, δ) guarantee is for adding or removing one training record, and covers the weights and everything computed
     from them. Module, loaders and optimizer stay as they are: the train loader is sampled by Poisson, the loss of
     `training_step` is differentiated for each record, and `p.grad` holds the noisy mean. `strategy.privacy` is the
-    account of the run: `.epsilon()`, `.steps`, `.report()`. Settings of `mechanism` and `subspace` that are not in use
-    are ignored.
+    account of the run: `.epsilon()`, `.steps`, `.report()`. Settings of another `mechanism` or `subspace` have no
+    effect.
 
     Args:
         epsilon: The target ε; the noise is calibrated to reach it at the end of training, and no step is released
-            beyond it. Default None: give `noise_multiplier` instead.
+            beyond it. Default None: give `noise_multiplier` instead. A run that is continued may have a larger one: it
+            keeps its noise, and all of its steps count.
         delta: The δ of the guarantee. Default None: the largest power of ten below 1/N. Set it to compare runs.
-        k: The total number of basis vectors. Default "auto": chosen on public data. More vectors capture more of the
-            gradient but need more memory, more public records and more noise.
+        k: The total number of basis vectors. Default "auto": chosen on public data, with a basis of at most 512 MB.
+            More vectors capture more of the gradient but need more memory, more public records and more noise.
         noise_multiplier: The noise multiplier σ of a step, instead of `epsilon`. 0 trains without privacy (ε = ∞).
             Default None.
         accountant: "pld" (default, tight); "rdp", faster with a looser bound; or "prv", Opacus' accountant, to compare
@@ -71,8 +77,8 @@ class GEPStrategy(AccountedStrategy):
             number to compare runs at the same thresholds, or to plan their noise.
         clip_residual: The L2 norm to which residuals are clipped (S₂). Default "auto": chosen on public data. Lower it
             if the residual's noise dominates, which grows with S₂√p.
-        clip_norm: The L2 norm to which mechanism="gp" and "spectral" clip gradients. Default 1.0. Lower it if gradients
-            are shorter: noise is proportional to it.
+        clip_norm: The L2 norm to which mechanism="gp" and "spectral" clip gradients. Default 1.0. "auto" chooses
+            it on public data: half the median norm, at most 1. Noise is proportional to it.
         clipping: "separate" (default) or "joint", which clips embedding and residual by their common norm; then both
             have the same σ, and the ratio of the two thresholds balances them.
         split: How GEP divides the budget between embedding and residual: "optimal" (default), "equal" as in the paper,
@@ -103,6 +109,8 @@ class GEPStrategy(AccountedStrategy):
         trust_checkpoint: Resume although the ledger of the run is lost, stating that no step was made after the
             checkpoint; or start from the weights of another private run, stating that the two share no training
             record. Default False.
+        public_data_is_disjoint: State that no public record is a training record, so that their contents are not
+            compared. Default False. The privacy card shows it.
         start_method: How processes for further devices start: "popen" (default) runs the script again; "fork",
             "spawn" and "forkserver" are for notebooks.
 
@@ -135,7 +143,7 @@ class GEPStrategy(AccountedStrategy):
         mechanism: MechanismName = PrivacySettings.mechanism,
         clip_embedding: float | Auto = PrivacySettings.clip_embedding,
         clip_residual: float | Auto = PrivacySettings.clip_residual,
-        clip_norm: float = PrivacySettings.clip_norm,
+        clip_norm: float | Auto = PrivacySettings.clip_norm,
         clipping: Clipping = PrivacySettings.clipping,
         split: Split = PrivacySettings.split,
         groups: Grouping = CostSettings.groups,
@@ -150,10 +158,14 @@ class GEPStrategy(AccountedStrategy):
         aux_dataloader: DataLoader[Any] | Callable[[], DataLoader[Any]] | None = CostSettings.aux_dataloader,
         log_nonprivate: bool = PrivacySettings.log_nonprivate,
         trust_checkpoint: bool = PrivacySettings.trust_checkpoint,
+        public_data_is_disjoint: bool = PrivacySettings.public_data_is_disjoint,
         start_method: StartMethod = CostSettings.start_method,
     ) -> None:
         self.settings, self.cost = settings_from(locals())
         make_subspace(self.cost, (1,), (1,))  # refuses wrong settings now
+        if self.settings.unused:
+            used = " and ".join(MECHANISMS[mechanism].thresholds())
+            rank_zero_warn(f"mechanism={mechanism!r} clips by {used}: {', '.join(self.settings.unused)} has no effect.")
         super().__init__(start_method=start_method)
         self._trust_checkpoint = trust_checkpoint
         self._held_out = HeldOutCheck()
@@ -196,21 +208,24 @@ class GEPStrategy(AccountedStrategy):
         loader = check_loader(dataloader)
         self._held_out.set_training(trainer, loader.dataset)
         continued = self._continued()
-        fit = prepare_fit(
-            self.settings,
-            self.cost,
-            trainer=trainer,
-            module=self._module,
-            loader=loader,
-            precision=self.precision_plugin,
-            device=self.root_device,
-            processes=self.processes,
-            like_a_training_batch=self._like_a_training_batch,
-            continued=continued,
-        )
+        with as_hooks_may_leave_it(self._module, trainer) as frozen_norms:
+            fit = prepare_fit(
+                self.settings,
+                self.cost,
+                trainer=trainer,
+                module=self._module,
+                loader=loader,
+                precision=self.precision_plugin,
+                device=self.root_device,
+                processes=self.processes,
+                like_a_training_batch=self._like_a_training_batch,
+                continued=continued,
+            )
+        fit.checks.frozen_norms = frozen_norms
         self._begin(fit, continued)
-        announce(self.settings, fit.account.plan, fit.chosen.k, fit.gradients.backend.reason)
-        announce_withheld(fit.logged, fit.gradients.kept, log_nonprivate=reveal, public=fit.has_public_data)
+        announce(self.settings, fit, self.card_directory)
+        if trainer.fast_dev_run and continued is None:  # type: ignore[attr-defined]
+            announce_trial_run(fit.account.plan)
         repeatable = self.settings.generator == "seeded"
         if not repeatable:
             self._guards.enter_context(own_random_states())
@@ -218,7 +233,12 @@ class GEPStrategy(AccountedStrategy):
         size = fit.sampler.expected_batch_size
         self._guards.callback(LogGuard(self._module, self._notice_log, pass_on=reveal, batch_size=size).remove)
         return PoissonLoader(
-            loader, fit.sampler, lambda: trainer.global_step, repeatable=repeatable, reveal_errors=reveal
+            loader,
+            fit.sampler,
+            lambda: trainer.global_step,
+            repeatable=repeatable,
+            reveal_errors=reveal,
+            lengths=fit.lengths,
         )
 
     def _like_a_training_batch(self, batch: Any) -> Any:
@@ -295,6 +315,24 @@ class GEPStrategy(AccountedStrategy):
         super().teardown()
 
 
-strategies.StrategyRegistry.register(
-    "gep", GEPStrategy, description="Differentially private training by GEP, ε = 8", epsilon=8.0
-)
+def by_name() -> GEPStrategy:
+    """The strategy of `Trainer(strategy="gep")`."""
+    rank_zero_warn(
+        f"strategy='gep' stands for GEPStrategy(epsilon={EPSILON_BY_NAME}): an ε that you did not choose. Pass "
+        "strategy=GEPStrategy(epsilon=...) with the ε that your records deserve."
+    )
+    return GEPStrategy(epsilon=EPSILON_BY_NAME)
+
+
+def in_the_other_namespace() -> Never:
+    """The strategy of `Trainer(strategy="gep")` for a Trainer of pytorch_lightning."""
+    raise ConfigurationError(
+        "This Trainer is that of pytorch_lightning, and GEPStrategy is for that of lightning.pytorch: the two packages "
+        "do not mix. Replace `import pytorch_lightning as pl` by `import lightning.pytorch as pl` in all files.",
+        setting="strategy",
+    )
+
+
+strategies.StrategyRegistry.register("gep", by_name, description="Differentially private training by GEP, ε = 8")
+if "pytorch_lightning" in sys.modules:
+    sys.modules["pytorch_lightning"].strategies.StrategyRegistry.register("gep", in_the_other_namespace)

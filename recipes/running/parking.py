@@ -33,7 +33,7 @@ def park(run: Path, data: Path, parked: Path) -> None:
     content = {**read_json(run / RUN_FILE), "error": None}
     write_json(parked / RUN_FILE, _replaced(content, {str(run): RUN, str(data): DATA}))
     (parked / CHECKPOINT).parent.mkdir()
-    torch.save(_travelling(torch.load(run / CHECKPOINT, weights_only=False)), parked / CHECKPOINT)
+    torch.save(_travelling(torch.load(run / CHECKPOINT, weights_only=True)), parked / CHECKPOINT)
 
 
 def fetch(parked: Path, run: Path, data: Path) -> None:

@@ -45,12 +45,18 @@ def adversarial_records():
     return basis, torch.cat([records, special])
 
 
+def summed(rows, basis, release):
+    """Embedding and residual of a batch, read in microbatches."""
+    sums = Sums.zero(basis)
+    for microbatch in rows.split(64):
+        sums.add(microbatch, basis, release)
+    return sums.embedding, sums.residual(basis)
+
+
 def contributions(records, basis, release):
     """For every record alone: norms of what it adds to the embedding and to the residual."""
     for record in records:
-        sums = Sums.zero(basis)
-        sums.add(record[None], basis, release)
-        yield float(sums.embedding.norm()), float(sums.residual(basis).norm())
+        yield tuple(float(part.norm()) for part in summed(record[None], basis, release))
 
 
 def largest_overshoot(release, dtype=torch.float32, basis_and_records=None):
@@ -85,14 +91,11 @@ def test_no_record_contributes_more_than_its_threshold(name, dtype):
 @pytest.mark.parametrize("setting", ["autocast", "medium"])
 def test_thresholds_hold_under_the_users_precision_settings(setting):
     basis_and_records = adversarial_records()
-    if setting == "autocast":
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert largest_overshoot(RELEASES["separate"], basis_and_records=basis_and_records) <= 1.0
-        return
-    torch.set_float32_matmul_precision("medium")
+    torch.set_float32_matmul_precision("medium" if setting == "medium" else "highest")
     try:
-        assert largest_overshoot(RELEASES["separate"], basis_and_records=basis_and_records) <= 1.0
-        assert torch.get_float32_matmul_precision() == "medium", "the user's setting must come back"
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=setting == "autocast"):
+            assert largest_overshoot(RELEASES["separate"], basis_and_records=basis_and_records) <= 1.0
+        assert (torch.get_float32_matmul_precision() == "medium") == (setting == "medium"), "it must come back"
     finally:
         torch.set_float32_matmul_precision("highest")
 
@@ -142,19 +145,12 @@ def test_adding_a_record_to_a_batch_shifts_the_sums_by_no_more_than_the_threshol
     """Also with other records around it: the rounding of the sum itself is covered."""
     basis, records = adversarial_records()
     crowd = 1e4 * torch.randn(512, 400)
-    release = RELEASES["separate"]
-
-    def summed(rows):
-        sums = Sums.zero(basis)
-        for microbatch in rows.split(64):
-            sums.add(microbatch, basis, release)
-        return sums
-
-    without = summed(crowd)
+    without = summed(crowd, basis, RELEASES["separate"])
     for record in records[::3]:
-        joined = summed(torch.cat([record[None], crowd]))
-        assert float((joined.embedding - without.embedding).norm()) <= S1
-        assert float((joined.residual(basis) - without.residual(basis)).norm()) <= S2
+        joined = summed(torch.cat([record[None], crowd]), basis, RELEASES["separate"])
+        embedding, residual = (float((a - b).norm()) for a, b in zip(joined, without, strict=True))
+        assert embedding <= S1
+        assert residual <= S2
 
 
 class Ones:
@@ -240,15 +236,10 @@ def test_one_record_more_hardly_moves_the_others():
     """A product of float32 matrices may round a row differently in another place; the margin has to cover that."""
     basis, _ = adversarial_records()
     crowd = (1e4 * basis.blocks[0][:1] + 1e2 * torch.randn(1, 400)).repeat(10_000, 1)
-    release = RELEASES["separate"]
-    sums = []
-    for rows in (crowd, torch.cat([torch.zeros(1, 400), crowd])):
-        total = Sums.zero(basis)
-        for microbatch in rows.split(64):
-            total.add(microbatch, basis, release)
-        sums.append(total)
-    assert float((sums[0].embedding - sums[1].embedding).norm()) <= MARGIN / 2 * S1
-    assert float((sums[0].residual(basis) - sums[1].residual(basis)).norm()) <= MARGIN / 2 * S2
+    batches = crowd, torch.cat([torch.zeros(1, 400), crowd])
+    first, second = (summed(rows, basis, RELEASES["separate"]) for rows in batches)
+    assert float((first[0] - second[0]).norm()) <= MARGIN / 2 * S1
+    assert float((first[1] - second[1]).norm()) <= MARGIN / 2 * S2
 
 
 @pytest.mark.parametrize("p", [300, 5000])

@@ -105,20 +105,16 @@ def test_cuts_into_microbatches_agree(clipping, cut):
         assert float((a - b).norm()) <= 1e-6 * float(a.norm())
 
 
-def step(gradients, subspace_quotas, of, anchors=None, noise=None, charge=lambda: None, batch=None):
-    subspace = PowerSubspace((60, 140), subspace_quotas)
+def step(gradients, of, quotas=(5, 9), anchors=None, batch=None, cut=16, **settings):
+    """One step on public data that says nothing, unless told otherwise."""
     anchors = torch.randn(250, 200, dtype=gradients.dtype) if anchors is None else anchors
-    gradient, _ = gradient_embedding_perturbation(
-        lambda: anchors.split(50),
-        gradients.split(16),
-        subspace=subspace,
-        release=of,
-        noise=noise or SeededNoise(0),
-        expected_batch_size=batch or len(gradients),
-        step=0,
-        charge=charge,
-    )
-    return gradient
+    settings = {"noise": SeededNoise(0), "step": 0, "charge": lambda: None, **settings}
+    settings.setdefault("subspace", PowerSubspace((60, 140), quotas))
+    batch = batch or len(gradients)
+    anchor_source = lambda: anchors.split(50)  # noqa: E731
+    return gradient_embedding_perturbation(
+        anchor_source, gradients.split(cut), release=of, expected_batch_size=batch, **settings
+    )[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -126,24 +122,18 @@ def step(gradients, subspace_quotas, of, anchors=None, noise=None, charge=lambda
 @pytest.mark.parametrize("quotas", [(5, 9), (60, 140)])
 def test_without_noise_and_clipping_it_is_the_plain_gradient(dtype, clipping, quotas):
     gradients = torch.randn(50, 200, dtype=dtype)
-    result = step(gradients, quotas, release(INF, INF, clipping))
+    result = step(gradients, release(INF, INF, clipping), quotas)
     tolerance = 1e-6 if dtype == torch.float32 else 1e-12
     torch.testing.assert_close(result, gradients.double().mean(0), rtol=0, atol=tolerance)
 
 
-def test_gp_without_noise_and_clipping_is_the_plain_gradient():
-    gradients = torch.randn(50, 200)
-    sums = summed(gradients, Basis.empty(200, gradients), GP(INF).release(0.0))
-    basis = Basis.empty(200, gradients)
-    torch.testing.assert_close(reconstruct(None, sums.residual(basis), basis) / 50, gradients.double().mean(0))
-
-
-def test_gp_is_clipping_of_the_whole_gradient():
+@pytest.mark.parametrize("clip", [INF, 3.0])
+def test_gp_is_clipping_of_the_whole_gradient_and_without_it_plain_sgd(clip):
     gradients = torch.randn(50, 200, dtype=torch.float64)
     basis = Basis.empty(200, gradients)
-    sums = summed(gradients, basis, GP(3.0).release(0.0))
-    expected = sum(g * min(1.0, 3.0 / float(g.norm())) for g in gradients)
-    torch.testing.assert_close(sums.residual(basis), (1 - MARGIN) * expected, rtol=1e-9, atol=1e-9)
+    released = reconstruct(None, summed(gradients, basis, GP(clip).release(0.0)).residual(basis), basis)
+    expected = sum(g * min(1.0, (1 - MARGIN) * clip / float(g.norm())) for g in gradients)
+    torch.testing.assert_close(released, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_a_full_basis_leaves_no_residual():
@@ -169,19 +159,19 @@ def test_rank_k_gradients_leave_no_residual_once_there_are_k_anchors():
         return torch.cat([torch.randn(n, len(f), dtype=torch.float64) @ f for f in factors], dim=1)
 
     gradients = sample(40)
-    result = step(gradients, (6, 9), BGEP(INF).release(0.0), anchors=sample(9))
+    result = step(gradients, BGEP(INF).release(0.0), (6, 9), anchors=sample(9))
     torch.testing.assert_close(result, gradients.mean(0), rtol=1e-6, atol=1e-8)
 
 
 def test_the_sum_is_divided_by_the_expected_batch_size_whatever_was_drawn():
     gradients = torch.randn(30, 200, dtype=torch.float64)
-    result = step(gradients, (5, 9), release(INF, INF), batch=100)
+    result = step(gradients, release(INF, INF), batch=100)
     torch.testing.assert_close(result, gradients.sum(0) / 100)
 
 
 def test_an_empty_batch_releases_noise_alone():
     of = GEP(1.0, 0.5, split="equal").release(2.0)
-    result = step(torch.zeros(0, 200), (5, 9), of, batch=10)
+    result = step(torch.zeros(0, 200), of, batch=10)
     assert float(result.norm()) > 0
     assert torch.isfinite(result).all()
 
@@ -196,6 +186,7 @@ def test_noise_has_the_stated_scale_in_and_outside_the_subspace():
     result = reconstruct(w, r, basis)
     inside = basis.embed(result[None])[0]
     outside = result - basis.expand(inside)
+    torch.testing.assert_close(inside, w)  # nothing of the residual's noise, which would be noise without any privacy
     assert float(inside.square().mean()) == pytest.approx(6.0**2, rel=0.25)
     assert float(outside.square().sum() / (1200 - 500)) == pytest.approx(0.75**2, rel=0.2)
 
@@ -215,7 +206,7 @@ def test_the_charge_comes_before_any_noise_and_a_refusal_draws_none():
             return super().normal(size, **where)
 
     of = GEP(1.0, 0.5, split="equal").release(2.0)
-    step(torch.randn(8, 200), (5, 9), of, noise=Spy(0), charge=lambda: events.append("charge"))
+    step(torch.randn(8, 200), of, noise=Spy(0), charge=lambda: events.append("charge"))
     assert events == ["charge", "noise", "noise"]
 
     def refuse():
@@ -223,7 +214,7 @@ def test_the_charge_comes_before_any_noise_and_a_refusal_draws_none():
 
     events.clear()
     with pytest.raises(RuntimeError, match="no budget"):
-        step(torch.randn(8, 200), (5, 9), of, noise=Spy(0), charge=refuse)
+        step(torch.randn(8, 200), of, noise=Spy(0), charge=refuse)
     assert events == []
 
 
@@ -282,7 +273,7 @@ def test_each_part_gets_noise_of_its_own_scale_under_its_own_name(monkeypatch):
         return r
 
     monkeypatch.setattr(mechanism, "reconstruct", watch)
-    step(torch.zeros(0, 200), (5, 9), Release(Part(3.0, 2.0), Part(0.5, 1.5)), noise=ones, batch=1)
+    step(torch.zeros(0, 200), Release(Part(3.0, 2.0), Part(0.5, 1.5)), noise=ones, batch=1)
     assert ones.asked == [("embedding", 14, 0), ("residual", 200, 0)]
     ((w, r),) = seen
     assert (w == 6.0).all()
@@ -300,16 +291,8 @@ def could_come_from(released, total):
 def test_the_last_bits_of_a_float64_release_do_not_tell_who_was_in(source):
     """Without a grid four of five coordinates close to zero could not have come about with the record."""
     record = torch.full((1, 400), 0.05, dtype=torch.float64)
-    released, _ = gradient_embedding_perturbation(
-        lambda: [],
-        [],
-        subspace=NoSubspace(400, record),
-        release=GP(1.0).release(0.02),
-        noise=source(),
-        expected_batch_size=1,
-        step=0,
-        charge=lambda: None,
-    )
+    of, subspace = GP(1.0).release(0.02), NoSubspace(400, record)
+    released = step(torch.zeros(0, 400), of, batch=1, subspace=subspace, noise=source())
     near_zero = [value for value in released.tolist() if abs(value) < 0.05 / 4]
     assert len(near_zero) > 50
     assert all(could_come_from(value, 0.05) for value in near_zero)
@@ -319,7 +302,7 @@ def test_the_last_bits_of_a_float64_release_do_not_tell_who_was_in(source):
 def test_every_released_part_lies_on_a_public_grid(of, monkeypatch):
     seen = []
     monkeypatch.setattr(mechanism, "reconstruct", lambda w, r, B: seen.extend((w, r)) or reconstruct(w, r, B))
-    step(torch.randn(50, 200, dtype=torch.float64), (5, 9), of, noise=SystemNoise())
+    step(torch.randn(50, 200, dtype=torch.float64), of, noise=SystemNoise())
     for part, values in zip((of.embedding, of.residual), seen, strict=True):
         if part is None:
             continue
@@ -332,16 +315,7 @@ def test_the_basis_does_not_depend_on_private_gradients():
     anchors, blocks = torch.randn(50, 200), []
     for private in (torch.randn(8, 200), 1e3 * torch.randn(8, 200), torch.zeros(0, 200)):
         subspace = PowerSubspace((60, 140), (5, 9))
-        gradient_embedding_perturbation(
-            lambda: anchors.split(50),
-            private.split(16),
-            subspace=subspace,
-            release=release(1.0, 1.0),
-            noise=SeededNoise(0),
-            expected_batch_size=8,
-            step=0,
-            charge=lambda: None,
-        )
+        step(private, release(1.0, 1.0), anchors=anchors, subspace=subspace, batch=8)
         blocks.append(subspace.basis.blocks)
     assert all(torch.equal(a, b) for other in blocks[1:] for a, b in zip(blocks[0], other, strict=True))
 
@@ -351,17 +325,8 @@ def test_several_processes_add_up_to_one():
     anchors = torch.randn(60, 200, dtype=torch.float64)
 
     def run(share, noise, all_reduce):
-        return gradient_embedding_perturbation(
-            lambda: anchors.split(20),
-            share.split(7),
-            subspace=PowerSubspace((60, 140), (5, 9)),
-            release=Release(Part(1.0, 1.0), Part(0.5, 2.0)),
-            noise=noise,
-            expected_batch_size=40,
-            step=3,
-            charge=lambda: None,
-            all_reduce=all_reduce,
-        )[0]
+        of = Release(Part(1.0, 1.0), Part(0.5, 2.0))
+        return step(share, of, anchors=anchors, batch=40, cut=7, noise=noise, step=3, all_reduce=all_reduce)
 
     alone = run(gradients, SeededNoise(0), lambda total: total)
     parts: list[list[torch.Tensor]] = [[], []]

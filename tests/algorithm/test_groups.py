@@ -39,21 +39,22 @@ class BackboneAndHead(nn.Module):
         self.head = nn.Linear(10, 2)
 
 
-def test_the_papers_five_groups_of_a_resnet_come_out_by_themselves():
-    groups = ParameterGroups.from_module(ResNetLike(), "tree")
-    assert groups.names == ("conv1", "layer1", "layer2", "layer3", "fc")
-    assert groups.members[0] == ("conv1.weight", "norm1.weight", "norm1.bias")
-    assert groups.members[4] == ("fc.weight", "fc.bias")
+STAGES = ("conv1", "layer1", "layer2", "layer3", "fc")
 
 
-def test_a_wrapper_around_the_network_does_not_change_its_groups():
-    groups = ParameterGroups.from_module(Wrapped(), "tree")
-    assert groups.names == tuple(f"network.{name}" for name in ("conv1", "layer1", "layer2", "layer3", "fc"))
-
-
-def test_a_backbone_is_opened_when_there_are_too_few_groups():
-    names = ParameterGroups.from_module(BackboneAndHead(), "tree").names
-    assert names == (*(f"backbone.{n}" for n in ("conv1", "layer1", "layer2", "layer3", "fc")), "head")
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        (ResNetLike, STAGES),
+        (Wrapped, [f"network.{name}" for name in STAGES]),
+        (BackboneAndHead, [*(f"backbone.{name}" for name in STAGES), "head"]),
+    ],
+)
+def test_the_papers_five_groups_of_a_resnet_come_out_by_themselves_also_inside_other_modules(module, names):
+    groups = ParameterGroups.from_module(module(), "tree")
+    assert groups.names == tuple(names)
+    inside = names[0].removesuffix("conv1")
+    assert groups.members[0] == tuple(f"{inside}{name}" for name in ("conv1.weight", "norm1.weight", "norm1.bias"))
 
 
 def test_by_default_a_resnet_has_five_groups_of_about_equal_size():
@@ -84,10 +85,6 @@ def test_two_balanced_groups_that_begin_in_one_module_have_different_names():
     assert ParameterGroups.from_module(module).names == ("0", "0.weight_hh_l0")
 
 
-def test_a_single_layer_is_one_group():
-    assert ParameterGroups.from_module(nn.Linear(4, 2)).members == (("weight", "bias"),)
-
-
 def test_every_grouping_covers_every_trainable_parameter_once():
     module = ResNetLike()
     module.layer2.requires_grad_(False)
@@ -97,12 +94,10 @@ def test_every_grouping_covers_every_trainable_parameter_once():
         assert sorted(name for names in groups.members for name in names) == trainable
 
 
-def test_even_groups_are_even():
+def test_a_number_of_groups_is_even_and_a_layer_is_a_group():
     module = nn.Sequential(*[nn.Linear(10, 10) for _ in range(9)])
     assert ParameterGroups.from_module(module, 3).sizes == (330, 330, 330)
-
-
-def test_one_group_per_layer():
+    assert ParameterGroups.from_module(nn.Linear(4, 2)).members == (("weight", "bias"),)
     names = ParameterGroups.from_module(ResNetLike(), "layer").names
     assert names[:3] == ("conv1", "norm1", "layer1.0")
     assert len(names) == 12
@@ -150,15 +145,18 @@ def test_quotas_sum_to_k_and_fit_their_groups(sizes, data):
         assert ratio <= min(ratios) + 1 / math.sqrt(sizes[i]) + 1 / math.sqrt(min(sizes[j] for j in roomy))
 
 
-def test_quotas_follow_the_square_root():
-    assert allocate(1000, [100, 40_000, 90_000]) == (20, 392, 588)
-    assert allocate(60, [100, 400, 900]) == (10, 20, 30)
-
-
-def test_a_full_group_passes_its_excess_on():
-    assert allocate(14, [4, 10]) == (4, 10)
-    assert allocate(12, [4, 100]) == (2, 10)
-    assert allocate(60, [4, 100]) == (4, 56)
+@pytest.mark.parametrize(
+    ("k", "sizes", "quotas"),
+    [
+        (1000, [100, 40_000, 90_000], (20, 392, 588)),
+        (60, [100, 400, 900], (10, 20, 30)),
+        (14, [4, 10], (4, 10)),
+        (12, [4, 100], (2, 10)),
+        (60, [4, 100], (4, 56)),
+    ],
+)
+def test_quotas_follow_the_square_root_and_a_full_group_passes_its_excess_on(k, sizes, quotas):
+    assert allocate(k, sizes) == quotas
 
 
 @pytest.mark.parametrize(

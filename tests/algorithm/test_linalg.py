@@ -133,12 +133,9 @@ def test_rounding_of_rows_covers_what_rounding_does():
     assert float(error) <= bound <= 1e-6
 
 
-def test_blocks_are_the_columns_of_all_parts_in_float64():
+def test_blocks_are_the_columns_of_all_parts_in_float64_in_one_piece_of_memory():
     top, bottom = torch.randn(3, 10_000), torch.randn(2, 10_000)
-    blocks = [(columns, block.clone()) for columns, block in column_blocks(top, bottom)]
-    assert [columns.stop - columns.start for columns, _ in blocks] == [4096, 4096, 1808]
-    assert torch.equal(torch.cat([block for _, block in blocks], dim=1), torch.cat([top, bottom]).double())
-
-
-def test_blocks_share_their_memory():
-    assert len({block.data_ptr() for _, block in column_blocks(torch.randn(3, 10_000))}) == 1
+    blocks = [(columns, block.clone(), block.data_ptr()) for columns, block in column_blocks(top, bottom)]
+    assert [columns.stop - columns.start for columns, _, _ in blocks] == [4096, 4096, 1808]
+    assert torch.equal(torch.cat([block for _, block, _ in blocks], dim=1), torch.cat([top, bottom]).double())
+    assert len({place for _, _, place in blocks}) == 1

@@ -81,17 +81,16 @@ def dense_rotation(rotation):
     return matrix
 
 
-def private_step(rows, source, release, noise=None):
+def step_and_diagnostics(rows, source, release, noise=None, cut=8, **settings):
+    settings = {"noise": noise or SeededNoise(0), "step": 0, "charge": lambda: None, **settings}
+    batches = [lambda: anchors().split(20), [part.clone() for part in rows.split(cut)]]
     return gradient_embedding_perturbation(
-        lambda: anchors().split(20),
-        [part.clone() for part in rows.split(8)],
-        subspace=source,
-        release=release,
-        noise=noise or SeededNoise(0),
-        expected_batch_size=len(rows),
-        step=0,
-        charge=lambda: None,
-    )[0]
+        *batches, subspace=source, release=release, expected_batch_size=len(rows), **settings
+    )
+
+
+def private_step(*arguments):
+    return step_and_diagnostics(*arguments)[0]
 
 
 def source(**settings):
@@ -146,19 +145,10 @@ def test_coordinates_are_computed_in_microbatches_of_one_size():
     source.at_step = lambda step, anchors: Watched((torch.zeros(0, P),), 0.0)
     for count in (3, 32, 45):
         rows = torch.randn(count, P)
-        released, diagnostics = gradient_embedding_perturbation(
-            lambda: [],
-            rows.split(32),
-            subspace=source,
-            release=GP(INF).release(0.0),
-            noise=SeededNoise(0),
-            expected_batch_size=count,
-            microbatch_size=32,
-            step=0,
-            charge=lambda: None,
-        )
-        torch.testing.assert_close(released, rows.double().mean(0), rtol=1e-5, atol=1e-6)
+        of = GP(INF).release(0.0)
+        released, diagnostics = step_and_diagnostics(rows, source, of, cut=32, microbatch_size=32)
         assert int(diagnostics.records) == count
+        torch.testing.assert_close(released, rows.double().mean(0), rtol=1e-5, atol=1e-6)
     assert sizes == [32, 32, 32, 32]
 
 

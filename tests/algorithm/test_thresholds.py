@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from lightning_gep.algorithm.thresholds import choose_thresholds
+from lightning_gep.algorithm.thresholds import (
+    LARGEST_BASIS,
+    basis_numbers,
+    choose_clip_norm,
+    choose_thresholds,
+    largest_choice,
+)
 from lightning_gep.strategy.strategy import GEPStrategy
 from tests.reference import orthonormal_rows
 
@@ -21,21 +27,15 @@ def choose(inside, outside, k=None, rank=20):
     blocks = [orthonormal_rows(rank // 2, size, torch.float32) for size in SIZES]
     directions = torch.block_diag(*blocks)
     fit, held_out = (gradients(count, directions, inside, outside) for count in (500, 200))
-    return choose_thresholds(lambda: fit.split(100), held_out, SIZES, k=k, num_anchors=500)
+    return choose_thresholds(lambda: fit.split(100), lambda: held_out.split(60), SIZES, k=k, num_anchors=500)
 
 
-@pytest.mark.parametrize("scale", [3.0, 100.0])
-def test_thresholds_have_the_ratio_of_the_norms_and_the_larger_is_one(scale):
+@pytest.mark.parametrize(("scale", "larger"), [(3.0, 1.0), (100.0, 1.0), (0.01, 0.005)])
+def test_thresholds_have_the_ratio_of_the_norms_and_the_larger_is_at_most_one(scale, larger):
     chosen = choose(scale, scale / 5, k=25)
     assert chosen.k == 25
-    assert chosen.clip_embedding == 1.0
-    assert chosen.clip_residual == pytest.approx(0.2, rel=0.15)
-
-
-def test_small_gradients_get_small_thresholds():
-    chosen = choose(0.01, 0.002, k=25)
-    assert chosen.clip_embedding == pytest.approx(0.005, rel=0.2)
-    assert chosen.clip_residual == pytest.approx(0.001, rel=0.2)
+    assert chosen.clip_embedding == pytest.approx(larger, rel=0 if larger == 1 else 0.2)
+    assert chosen.clip_residual == pytest.approx(larger / 5, rel=0.2)
 
 
 def test_residuals_are_measured_on_anchors_the_basis_has_not_seen():
@@ -53,13 +53,26 @@ def test_directions_are_weighed_by_their_energy_not_by_when_they_were_seen():
     directions = torch.block_diag(*(orthonormal_rows(10, size, torch.float32) for size in SIZES))
     fit = torch.cat([gradients(100, directions, 0.0, 1.0), gradients(400, directions, 5.0, 0.1)])
     held_out = gradients(200, directions, 5.0, 0.1)
-    assert choose_thresholds(lambda: fit.split(100), held_out, SIZES, k=None, num_anchors=500).k == 25
+    assert choose_thresholds(lambda: fit.split(100), lambda: [held_out], SIZES, k=None, num_anchors=500).k == 25
+
+
+def test_a_basis_that_is_chosen_has_its_size_in_memory_bounded():
+    assert largest_choice([268_346 // 5] * 5, 500) == 500
+    assert largest_choice([1_000_000] * 5, 500) == 100
+    assert basis_numbers(100, [1_000_000] * 5) <= LARGEST_BASIS < basis_numbers(200, [1_000_000] * 5)
+    assert largest_choice([10**9], 500) == 25
+    assert largest_choice([30], 500) == 15
+
+
+def test_the_threshold_of_dp_sgd_is_one_or_half_the_median_norm():
+    assert choose_clip_norm(torch.tensor([4.0, 30.0, 500.0])) == 1.0
+    assert choose_clip_norm(torch.tensor([0.04, 0.1, 5.0, float("nan")])) == 0.05
 
 
 def test_gradients_that_say_nothing_still_give_usable_thresholds():
     zero = torch.zeros(50, 400)
     with pytest.warns(UserWarning, match="span 0 of"):
-        chosen = choose_thresholds(lambda: [zero], zero, SIZES, k=10, num_anchors=50)
+        chosen = choose_thresholds(lambda: [zero], lambda: [zero], SIZES, k=10, num_anchors=50)
     assert chosen.clip_embedding > 0
     assert chosen.clip_residual > 0
 
@@ -72,6 +85,9 @@ def test_gradients_that_say_nothing_still_give_usable_thresholds():
         ({"mechanism": "bgep", "k": 5, "clip_embedding": 1.0}, ()),
         ({"mechanism": "bgep", "k": 5}, ("clip_embedding",)),
         ({"mechanism": "gp"}, ()),
+        ({"mechanism": "gp", "clip_norm": "auto"}, ("clip_norm",)),
+        ({"mechanism": "spectral", "clip_norm": "auto"}, ("clip_norm",)),
+        ({"mechanism": "bgep", "k": 5, "clip_embedding": 1.0, "clip_norm": "auto"}, ()),
     ],
 )
 def test_only_what_the_mechanism_uses_is_chosen(settings, chosen):

@@ -25,26 +25,25 @@ def wrapped(cause):
 
 
 @pytest.mark.parametrize(
-    ("setting", "key"), [("batch_size", "data.batch_size"), ("k", "mechanism.k"), ("lr", "optimizer.lr")]
+    ("setting", "keys"),
+    [("batch_size", "data.batch_size"), ("k", "mechanism.k"), ("lr", "optimizer.lr"), ("seed", "data.seed, seed")],
 )
-def test_an_error_names_the_key_it_is_about(setting, key):
+def test_an_error_names_the_keys_it_is_about(setting, keys):
     error = ConfigurationError("It must be above 0.", setting=setting)
-    assert in_a_line(error, CONFIG) == in_a_line(wrapped(error), CONFIG) == f"It must be above 0. (config key: {key})"
+    assert in_a_line(error, CONFIG) == in_a_line(wrapped(error), CONFIG) == f"It must be above 0. (config key: {keys})"
 
 
-def test_a_name_that_two_groups_have_is_given_with_both():
-    error = ConfigurationError("seed must be 0 or more", setting="seed")
-    assert in_a_line(error, CONFIG).endswith("(config key: data.seed, seed)")
-
-
-def test_an_unexpected_error_says_of_which_kind_it_is_in_one_line():
-    assert in_a_line(RuntimeError("out of\nmemory"), CONFIG) == "RuntimeError: out of memory"
-    assert in_a_line(KeyboardInterrupt(), CONFIG) == "KeyboardInterrupt"
-
-
-def test_settings_are_told_from_crashes():
-    assert is_a_setting(ConfigurationError("a"))
-    assert is_a_setting(LedgerError("a"))
-    assert is_a_setting(wrapped(ConfigurationError("a")))
-    assert not is_a_setting(wrapped(ValueError("a")))
-    assert not is_a_setting(ValueError("a"))
+@pytest.mark.parametrize(
+    ("error", "line", "setting"),
+    [
+        (ConfigurationError("a\nb"), "a b", True),
+        (LedgerError("a"), "a", True),
+        (wrapped(ConfigurationError("a")), "a", True),
+        (wrapped(ValueError("a")), "ValueError: a", False),
+        (RuntimeError("out of\nmemory"), "RuntimeError: out of memory", False),
+        (KeyboardInterrupt(), "KeyboardInterrupt", False),
+    ],
+)
+def test_settings_are_told_from_crashes_and_an_unexpected_error_says_of_which_kind_it_is(error, line, setting):
+    assert in_a_line(error, CONFIG) == line
+    assert is_a_setting(error) == setting

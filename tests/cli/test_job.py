@@ -3,16 +3,15 @@ import os
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer, seed_everything
 
-from lightning_gep.cli.configs import config_directory
 from lightning_gep.cli.console import summary_rows
 from lightning_gep.cli.job import JobProgress, changed_settings, clean_environment, train
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy import ledger
 from lightning_gep.reporting.records import RunRecord, is_locked, locked, read_metrics
+from tests import commands
 
 SHORT = (
     "trainer.max_epochs=4",
@@ -25,8 +24,7 @@ STEPS_AN_EPOCH, STEPS = 5, 20
 
 
 def composed(directory, *overrides):
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return compose("train", [f"output_dir={directory}", *SHORT, *overrides])
+    return commands.composed(directory, *SHORT, *overrides)
 
 
 def stop_after(steps, monkeypatch, error=KeyboardInterrupt):
@@ -122,9 +120,8 @@ def test_what_is_not_private_is_in_the_table_that_was_asked_for_and_not_in_the_r
 
 
 def plain(directory, *overrides):
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        words = [word for word in SHORT if not word.startswith("mechanism.")]
-        return compose("train", [f"output_dir={directory}", *words, "mechanism=none", "optimizer.lr=0.2", *overrides])
+    words = [word for word in SHORT if not word.startswith("mechanism.")]
+    return commands.composed(directory, *words, "mechanism=none", "optimizer.lr=0.2", *overrides)
 
 
 @pytest.mark.slow

@@ -4,14 +4,13 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 from lightning_gep.cli.configs import config_directory
 from lightning_gep.cli.console import summary_rows
 from lightning_gep.cli.job import train
 from lightning_gep.cli.train import main, single_job
 from lightning_gep.reporting.records import RunRecord
-from tests.commands import gep_train
+from tests.commands import composed, gep_train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHORT = ("trainer.max_epochs=1", "data.batch_size=64", "trainer.accelerator=cpu")
@@ -22,11 +21,6 @@ def run(*command, cwd):
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def composed(directory, *overrides):
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return compose("train", [f"output_dir={directory}", *overrides])
 
 
 def run_directory(cwd):

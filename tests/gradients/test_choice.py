@@ -19,10 +19,10 @@ def choose_for(name: str, how: str = "auto") -> Any:
 @pytest.mark.parametrize(
     ("name", "how", "reason"),
     [
-        ("Linear", "auto", "functional: fastest, checked on 6 public records"),
+        ("Linear", "auto", "functional: fastest, checked on 6 records"),
         ("strings in the batch", "auto", "loop: functional failed with GradientError.* not tensors"),
         ("weights reached past the module tree", "auto", r"loop: .* gradients that differ by .* in network\.0\.weight"),
-        *(("Linear", how, f"{how}: asked for, checked on 6 public records") for how in ("functional", "hooks", "loop")),
+        *(("Linear", how, f"{how}: asked for, checked on 6 records") for how in ("functional", "hooks", "loop")),
     ],
 )
 def test_the_reason_is_given_in_words(name: str, how: str, reason: str) -> None:

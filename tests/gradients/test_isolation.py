@@ -1,5 +1,7 @@
 """Losses that have no right per-sample gradients are refused, each with what is wrong and what to do."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +78,19 @@ class MovesFrozenParameter(Classifier):
         return F.cross_entropy(outputs, batch[1])
 
 
+class Masked(nn.Linear):
+    """Its weights have the mask already, so writing it changes nothing before the first noisy step."""
+
+    def __init__(self) -> None:
+        super().__init__(FEATURES, CLASSES)
+        self.register_buffer("mask", (torch.arange(FEATURES) > 1).float())
+        self.weight.data *= self.mask
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.weight.data *= self.mask
+        return super().forward(x)
+
+
 class Remembers(Classifier):
     last: Any = 0.0
 
@@ -116,9 +131,12 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
     ),
     "contrastive": (lambda: loss(contrastive), MIXES),
     "MixUp": (lambda: loss(mixup), MIXES),
-    "class weights": (lambda: loss(class_weights), MIXES),
     "a little mixing": (lambda: loss(lambda z, y: F.cross_entropy(z, y) + 0.02 * contrastive(z, y)), MIXES),
     "a parameter is moved": (MovesFrozenParameter, "training_step changes center: .*without noise"),
+    "a mask": (
+        lambda: Classifier(Masked()),
+        r"training_step changes network\.weight: .*compute with self\.weight \* self\.mask",
+    ),
     "memory": (Remembers, "training_step carries state.*it sets last"),
     "squeeze": (
         lambda: loss(lambda z, y: F.cross_entropy(z.squeeze(), y)),
@@ -134,9 +152,9 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
     ),
     "no loss": (lambda: loss(lambda z, y: None), "NoneType.*Return one number"),  # type: ignore[arg-type, return-value]
     "several losses": (lambda: loss(lambda z, y: torch.zeros(3)), r"shape \(3,\).*Return one number"),
-    "nothing depends on weights": (lambda: loss(lambda z, y: 0.0 * z.sum()), "gradient of every public record is zero"),
+    "nothing depends on weights": (lambda: loss(lambda z, y: 0.0 * z.sum()), "gradient of every record tried is zero"),
     # Without a parameter before it, autograd gives no gradient for what is checkpointed, and no error either.
-    "reentrant checkpoint": (ReentrantCheckpoint, "use_reentrant=False"),
+    "reentrant checkpoint": (ReentrantCheckpoint, r"gradient_checkpointing_disable\(\).* use_reentrant=False"),
 }
 
 
@@ -151,9 +169,17 @@ def test_what_has_no_right_per_sample_gradients_is_refused_in_every_way(name: st
     assert all(torch.equal(p, values) for p, values in zip(built.parameters(), before, strict=True))
 
 
-def test_a_mean_over_words_of_all_records_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="average within each record first"):
-        choose(OverWords(), batch=padded())
+WEIGHTED = {"words": (OverWords, padded), "classes": (lambda: loss(class_weights), None)}
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+@pytest.mark.parametrize("how", ["auto", "functional", "loop"])
+def test_in_a_mean_over_words_or_by_class_a_record_counts_by_its_own_mean(name: str, how: str) -> None:
+    module, batch = WEIGHTED[name]
+    records = {} if batch is None else {"batch": batch()}
+    assert choose(module(), how=how, **records).reason.endswith("(see docs/gradients.md)")
+    with pytest.raises(ConfigurationError, match="hooks"):
+        choose(module(), how="hooks", **records)
 
 
 @EVERY_WAY
@@ -183,9 +209,9 @@ def test_any_number_of_records_from_two_on_will_do(n: int) -> None:
 def test_public_records_without_a_finite_gradient_are_left_out() -> None:
     x, y = batch_of()
     x[1] = torch.nan
-    assert choose(Classifier(), batch=(x, y)).reason.endswith(f"checked on {RECORDS - 1} public records")
+    assert choose(Classifier(), batch=(x, y)).reason.endswith(f"checked on {RECORDS - 1} records")
     x[1:] = torch.inf
-    with pytest.raises(ConfigurationError, match=f"Of {RECORDS} public records {RECORDS - 1} have a gradient"):
+    with pytest.raises(ConfigurationError, match=f"Of {RECORDS} records {RECORDS - 1} have a gradient"):
         choose(Classifier(), batch=(x, y))
 
 
@@ -214,3 +240,23 @@ class SamplesFromADistribution(SamplesAlways):
 def test_random_losses_are_compared_with_the_same_random_numbers(module: Any, chosen: str) -> None:
     assert choose(module()).name == chosen
     assert choose(module(), how="loop").name == "loop"
+
+
+HIDDEN: list[Any] = []
+"""Global: what a closure keeps is put back."""
+
+
+def notes_its_output(logits: Tensor, y: Tensor) -> Tensor:
+    hidden = torch.tanh(logits)  # keeps its output for the backward pass
+    HIDDEN.append(weakref.ref(hidden))
+    return F.cross_entropy(hidden, y)
+
+
+@EVERY_WAY
+def test_checks_keep_no_graph_alive(how: str) -> None:
+    """They repeat every epoch, and a graph that holds its own outputs through a hook is never collected."""
+    HIDDEN.clear()
+    choose(loss(notes_its_output), how)
+    gc.collect()
+    assert len(HIDDEN) > 10
+    assert not any(hidden() is not None for hidden in HIDDEN)

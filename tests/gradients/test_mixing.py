@@ -310,6 +310,10 @@ def padded_to_the_longest(batch):
     return pad_sequence([words for words, _ in batch], batch_first=True), torch.tensor([label for _, label in batch])
 
 
+def words_as_numbers(batch):
+    return padded_to_the_longest([(torch.tensor([ord(c) for c in text]), label) for text, label in batch])
+
+
 def padded_to_ten(batch):
     rows = [nn.functional.pad(words[:10], (0, 10 - len(words[:10]))) for words, _ in batch]
     return torch.stack(rows), torch.tensor([label for _, label in batch])
@@ -337,11 +341,22 @@ SOUNDS = [(torch.randn(2, 6, generator=torch.Generator().manual_seed(i)), i) for
 
 @pytest.mark.parametrize(
     ("collate", "records"),
-    [(padded_to_the_longest, TEXTS), (all_or_nothing, NUMBERS), (padded_in_the_last_dimension, SOUNDS)],
+    [(all_or_nothing, NUMBERS), (words_as_numbers, [(i * "ab" + "c", i) for i in range(1, 9)])],
 )
 def test_a_collate_function_is_tried_on_records_unlike_the_public_ones(collate, records):
-    with pytest.raises(ConfigurationError, match=r"mixes records.*padding them to the longest of the batch"):
+    with pytest.raises(ConfigurationError, match=r"mixes records.*padding them to the longest of the batch.*FixedLen"):
         check_collate(DataLoader(records, collate_fn=collate), records)
+
+
+@pytest.mark.parametrize(
+    ("collate", "records"), [(padded_to_the_longest, TEXTS), (padded_in_the_last_dimension, SOUNDS)]
+)
+def test_one_that_pads_to_the_longest_is_for_records_of_one_length(collate, records):
+    assert check_collate(DataLoader(records, collate_fn=collate), records)
+    with pytest.raises(ConfigurationError, match=r"mixes records.*FixedLength\(collate_fn, 128\)"):
+        check_collate(
+            DataLoader(records, collate_fn=collate), [*([*shorter_records(r)][-1] for r in records[1:]), records[0]]
+        )
 
 
 @pytest.mark.parametrize(
@@ -349,7 +364,7 @@ def test_a_collate_function_is_tried_on_records_unlike_the_public_ones(collate, 
     [(padded_to_ten, TEXTS), (without_what_is_not_finite, NUMBERS), (lambda batch: default_collate(batch), SOUNDS)],
 )
 def test_what_a_collate_function_does_to_each_record_is_fine(collate, records):
-    check_collate(DataLoader(records, collate_fn=collate), records)
+    assert not check_collate(DataLoader(records, collate_fn=collate), records)
 
 
 def test_a_transfer_hook_that_clears_a_batch_is_refused(tmp_path):
@@ -386,8 +401,8 @@ def test_shorter_records_are_cut_one_value_at_a_time_and_as_a_whole():
     assert shapes == [
         ((2, 6), "abcd", 4),
         ((4, 3), "abcd", 4),
-        ((4, 6), "ab", 4),
         ((4, 6), "abcd", 2),
-        ((2, 6), "ab", 2),
-        ((4, 3), "ab", 2),
+        ((2, 6), "abcd", 2),
+        ((4, 3), "abcd", 2),
     ]
+    assert [one["text"] for one in shorter_records(record, texts=True)] == ["ab"] * 3

@@ -1,8 +1,6 @@
 import sys
-import time
 
 import pytest
-from lightning.pytorch.callbacks import Callback
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
@@ -10,14 +8,10 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.loggers.tensorboard import PrivateTensorBoardLogger
 from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyMonitor
+from tests.loggers.test_wandb import SLOW
 from tests.toys import Classifier, loader, strategy, trainer
 
 CONFIG = {"seed": 0, "mechanism": {"mechanism": "gep", "k": 6, "split": [1.0, 2.0]}, "sweep": None}
-
-
-class Slow(Callback):
-    def on_train_batch_end(self, *_):
-        time.sleep(0.2)
 
 
 def written(directory):
@@ -64,7 +58,7 @@ def test_it_writes_what_may_be_known_and_nothing_else(directory):
 
 
 def test_rows_do_not_tell_how_long_a_step_took(tmp_path):
-    events = train(tmp_path, [Slow()], log_nonprivate=True)
+    events = train(tmp_path, [SLOW], log_nonprivate=True)
     assert {name for name in events.Tags()["scalars"] if "train" in name} == {"nonprivate/train/loss"}
     times = [event.wall_time for event in events.Scalars("privacy/steps")]
     assert len(times) == 10

@@ -6,12 +6,10 @@ import time
 
 import pytest
 import wandb
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
 
-from lightning_gep.cli.configs import config_directory
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.loggers.wandb import (
     PrivateWandbLogger,
@@ -21,6 +19,7 @@ from lightning_gep.loggers.wandb import (
 )
 from lightning_gep.reporting.records import RunRecord
 from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyMonitor
+from tests.commands import composed
 from tests.toys import Classifier, loader, strategy, trainer
 from tests.wandb_files import offline, written_runs  # noqa: F401
 
@@ -96,16 +95,13 @@ def test_a_job_is_one_run_with_exactly_what_may_be_known(tmp_path, capfd):
         assert private not in kept
 
 
-class Slow(Callback):
-    """Steps that take long, as those with many records do."""
-
-    def on_train_batch_end(self, *_):
-        time.sleep(0.2)
+SLOW = LambdaCallback(on_train_batch_end=lambda *_: time.sleep(0.2))
+"""Steps that take long, as those with many records do."""
 
 
 def test_rows_do_not_tell_how_long_a_step_took(tmp_path):
     logger = PrivateWandbLogger(tmp_path / "job")
-    train(tmp_path / "job", logger, callbacks=[Slow()])
+    train(tmp_path / "job", logger, callbacks=[SLOW])
     finish_runs([logger])
     (run,) = written_runs(tmp_path)
     first, second = ([row["_runtime"] for row in run.rows if row["epoch"] == epoch] for epoch in (0, 1))
@@ -254,9 +250,8 @@ def test_without_wandb_it_names_the_extra(tmp_path, monkeypatch):
 
 
 def test_the_config_makes_it_beside_the_csv(tmp_path):
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        config = compose("train", [f"output_dir={tmp_path}/job", "logger=wandb", "privacy.epsilon=2"])
-        loggers = [instantiate(entry) for entry in config.logger.values()]
+    config = composed(tmp_path / "job", "logger=wandb", "privacy.epsilon=2")
+    loggers = [instantiate(entry) for entry in config.logger.values()]
     assert [type(logger) for logger in loggers] == [CSVLogger, PrivateWandbLogger]
     log_summary(loggers, mechanism="gp", privacy={"private": False, "epsilon": float("inf"), "target_epsilon": None})
     finish_runs(loggers)

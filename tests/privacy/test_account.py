@@ -41,15 +41,12 @@ def test_what_is_spent_and_what_is_left():
     assert account.steps == 20
 
 
-def test_a_release_beyond_the_target_is_refused_and_not_counted():
-    account = spent(PrivacyAccount(plan()), 20)
-    with pytest.raises(BudgetExhaustedError, match=r"after 20 steps ε is .* would exceed the target of 3"):
+@pytest.mark.parametrize(("accountant", "steps"), [("rdp", 20), ("pld", 3)])
+def test_all_planned_steps_fit_and_a_release_beyond_the_target_is_refused_and_not_counted(accountant, steps):
+    account = spent(PrivacyAccount(plan(accountant=accountant, steps=steps)), steps)
+    with pytest.raises(BudgetExhaustedError, match=rf"after {steps} steps ε is .* would exceed the target of 3"):
         account.charge()
-    assert account.steps == 20
-
-
-def test_all_planned_steps_fit_the_budget():
-    spent(PrivacyAccount(plan(accountant="pld", steps=3)), 3)
+    assert account.steps == steps
 
 
 def test_without_a_target_there_is_no_end():
@@ -75,7 +72,7 @@ def test_resume_takes_the_larger_of_ledger_and_checkpoint(tmp_path):
     spent(account, 3)
     account.ledger.close()
 
-    resumed = PrivacyAccount.from_state(checkpoint, plan())
+    resumed = PrivacyAccount.from_state(checkpoint)
     resumed.resume_ledger(tmp_path / "ledger")
     assert resumed.steps == 8, "three steps were lost with the process, and are spent all the same"
     with pytest.raises(BudgetExhaustedError):
@@ -84,7 +81,7 @@ def test_resume_takes_the_larger_of_ledger_and_checkpoint(tmp_path):
     resumed.ledger.close()
 
     checkpoint["steps"] = 25
-    ahead = PrivacyAccount.from_state(checkpoint, plan())
+    ahead = PrivacyAccount.from_state(checkpoint)
     ahead.resume_ledger(tmp_path / "ledger")
     assert ahead.steps == 25
 
@@ -101,9 +98,8 @@ def test_resume_takes_the_larger_of_ledger_and_checkpoint(tmp_path):
     ],
 )
 def test_changing_a_privacy_setting_on_resume_is_an_error_that_says_which(change, named):
-    checkpoint = spent(PrivacyAccount(plan()), 2).state_dict()
     with pytest.raises(ConfigurationError, match=named):
-        PrivacyAccount.from_state(checkpoint, plan(**change))
+        check_same_plan(plan(), plan(**change))
 
 
 def test_a_ledger_with_other_noise_is_refused(tmp_path):
@@ -140,26 +136,20 @@ def test_a_run_that_can_be_repeated_has_no_epsilon_and_its_budget_is_counted_all
             spent(account, 1000)
 
 
-def test_a_ledger_that_began_late_still_counts_everything(tmp_path):
-    """The ledger was lost after ten steps; every start since then has made four more and died without a checkpoint."""
-    checkpoint = spent(PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0)), 10).state_dict()
-    for attempt in range(4):
-        account = PrivacyAccount.from_state(checkpoint)
-        account.resume_ledger(tmp_path / "ledger") if attempt else account.open_ledger(tmp_path / "ledger")
-        assert account.steps == 10 + 4 * attempt
-        spent(account, 4).close_ledger()
-
-
-def test_a_ledger_behind_the_checkpoint_catches_up(tmp_path):
-    account = PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0))
-    account.open_ledger(tmp_path / "ledger")
+@pytest.mark.parametrize("ledger_lost", [True, False])
+def test_a_ledger_that_lacks_steps_catches_up_with_the_checkpoint(ledger_lost, tmp_path):
+    """Lost, or behind, after two of ten steps; every start since then has made four more and died."""
+    account, path = PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0)), tmp_path / "ledger"
+    account.open_ledger(path)
     spent(account, 2).close_ledger()
-    checkpoint = {**account.state_dict(), "steps": 7}
-    for expected in (7, 8, 9):
+    checkpoint = {**account.state_dict(), "steps": 10}
+    if ledger_lost:
+        path.unlink()
+    for attempt in range(4):
         again = PrivacyAccount.from_state(checkpoint)
-        again.resume_ledger(tmp_path / "ledger")
-        assert again.steps == expected
-        spent(again, 1).close_ledger()
+        again.open_ledger(path) if ledger_lost and attempt == 0 else again.resume_ledger(path)
+        assert again.steps == 10 + 4 * attempt
+        spent(again, 4).close_ledger()
 
 
 def test_nothing_can_be_charged_while_the_ledger_is_closed(tmp_path):

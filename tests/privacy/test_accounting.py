@@ -94,15 +94,6 @@ def stated_epsilons(q, sigma, steps, delta, accountant):
     yield PrivacyAccount(replace(plan, delta=1e-4), steps=steps).epsilon(delta)
 
 
-@pytest.mark.parametrize("delta", SMALL_DELTAS)
-@pytest.mark.parametrize(("accountant", "loosest"), [("pld", 1.002), ("prv", 1.01), ("rdp", 1.2)])
-def test_at_a_small_delta_epsilon_is_that_of_the_gaussian_mechanism(delta, accountant, loosest):
-    sigma, steps = 8.0, 16
-    exact = exact_epsilon(lambda eps: exact_delta(sigma, steps, eps), delta)
-    for stated in stated_epsilons(1.0, sigma, steps, delta, accountant):
-        assert exact <= stated <= loosest * exact
-
-
 def delta_of_one_sampled_step(q, sigma, eps):
     """P(x > t) − e^ε·Q(x > t) for P = (1−q)·N(0, σ²) + q·N(1, σ²), Q = N(0, σ²) and the t where P = e^ε·Q."""
     t = sigma**2 * math.log((math.exp(eps) - 1 + q) / q) + 0.5
@@ -110,12 +101,23 @@ def delta_of_one_sampled_step(q, sigma, eps):
     return q * with_it - (math.exp(eps) - 1 + q) * without
 
 
+GAUSSIAN = (1.0, 8.0, 16), lambda eps: exact_delta(8.0, 16, eps)
+ONE_SAMPLED_STEP = (0.05, 0.8, 1), lambda eps: delta_of_one_sampled_step(0.05, 0.8, eps)
+
+
 @pytest.mark.parametrize("delta", SMALL_DELTAS)
-@pytest.mark.parametrize(("accountant", "loosest"), [("pld", 1.01), ("prv", 1.05), ("rdp", 2.0)])
-def test_at_a_small_delta_epsilon_is_that_of_one_sampled_step(delta, accountant, loosest):
-    q, sigma = 0.05, 0.8
-    exact = exact_epsilon(lambda eps: delta_of_one_sampled_step(q, sigma, eps), delta)
-    for stated in stated_epsilons(q, sigma, 1, delta, accountant):
+@pytest.mark.parametrize(
+    ("run", "accountant", "loosest"),
+    [
+        *((GAUSSIAN, *case) for case in (("pld", 1.002), ("prv", 1.01), ("rdp", 1.2))),
+        *((ONE_SAMPLED_STEP, *case) for case in (("pld", 1.01), ("prv", 1.05), ("rdp", 2.0))),
+    ],
+)
+def test_at_a_small_delta_epsilon_is_that_of_the_gaussian_mechanism(delta, run, accountant, loosest):
+    """Without sampling, and of one sampled step, both in closed form."""
+    settings, delta_at = run
+    exact = exact_epsilon(delta_at, delta)
+    for stated in stated_epsilons(*settings, delta, accountant):
         assert exact <= stated <= loosest * exact
 
 

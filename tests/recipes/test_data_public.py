@@ -98,21 +98,23 @@ def test_missing_images_say_what_to_put_where(make, message, tmp_path):
         make(str(tmp_path)).records(COLOUR)
 
 
-def test_a_count_or_a_picture_that_cannot_be_is_named(tmp_path):
-    data_files.write_npz(tmp_path / "imagenet32_aux.npz", 5)
-    with pytest.raises(ConfigurationError, match=r"count=6 is above the 5 public images of imagenet"):
-        ImageNet(str(tmp_path), count=6).records(COLOUR)
-    with pytest.raises(ConfigurationError, match="count must be a whole number above 0, but it is 0"):
-        ImageNet(str(tmp_path), count=0)
-    with pytest.raises(ConfigurationError, match="seed must be a whole number that is 0 or more, but it is -1"):
-        ImageNet(str(tmp_path), seed=-1)
-    for shape, message in (
-        ((4, 32, 32, 5), "1 or 3 channels, but these have 5"),
-        ((0, 32, 32, 3), "There is no image in the file of imagenet. Get it again"),
-    ):
-        np.savez(tmp_path / "imagenet32_aux.npz", images=np.zeros(shape, np.uint8))
-        with pytest.raises(ConfigurationError, match=message):
-            ImageNet(str(tmp_path), count=None).records(COLOUR)
+@pytest.mark.parametrize(
+    ("shape", "settings", "message"),
+    [
+        ((5, 32, 32, 3), {"count": 6}, r"count=6 is above the 5 public images of imagenet"),
+        ((5, 32, 32, 3), {"count": 0}, "count must be a whole number above 0, but it is 0"),
+        ((5, 32, 32, 3), {"seed": -1}, "seed must be a whole number that is 0 or more, but it is -1"),
+        ((4, 32, 32, 5), {"count": None}, "1 or 3 channels, but these have 5"),
+        ((0, 32, 32, 3), {"count": None}, "There is no image in the file of imagenet. Get it again"),
+    ],
+)
+def test_a_count_or_a_file_that_cannot_be_is_named(shape, settings, message, tmp_path):
+    np.savez(tmp_path / "imagenet32_aux.npz", images=np.zeros(shape, np.uint8))
+    with pytest.raises(ConfigurationError, match=message):
+        ImageNet(str(tmp_path), **settings).records(COLOUR)
+
+
+def test_a_picture_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"\x89PNG")
     with pytest.raises(ConfigurationError, match=r"broken.png cannot be read as an image .*Remove or replace it"):
         ImageFolder(str(tmp_path), count=1).records(COLOUR)

@@ -119,22 +119,6 @@ def test_the_networks_have_the_papers_sizes_and_groups(network, images, sizes):
     assert torch.allclose(network(images)[:1], alone, atol=1e-5), "a record's logits depend on itself alone"
 
 
-@pytest.mark.parametrize(
-    ("network", "setting"),
-    [
-        (ResNet20, {"norm_groups": 3}),
-        (MnistCNN, {"num_classes": 0}),
-        (MnistCNN, {"activation": "softmax"}),
-        (LinearProbe, {"num_features": -1}),
-        (SmallCNN, {"image_size": 10}),
-    ],
-)
-def test_other_networks_that_cannot_be_built_say_which_value(network, setting):
-    ((name, value),) = setting.items()
-    with pytest.raises(ConfigurationError, match=f"{name}.*{value}"):
-        network(**setting)
-
-
 def test_a_model_with_fewer_classes_than_the_data_is_refused_before_any_step(tmp_path):
     model = ImageClassifier(
         SmallCNN(num_classes=5), partial(torch.optim.SGD, lr=0.5), partial(ConstantLR, factor=1.0), num_classes=5
@@ -147,22 +131,23 @@ def test_a_model_with_fewer_classes_than_the_data_is_refused_before_any_step(tmp
 
 
 @pytest.mark.parametrize(
-    ("network", "inputs", "message"),
+    ("call", "message"),
     [
-        (SmallCNN(), (2, 1, 28, 28), "SmallCNN takes records of 1 × 8 × 8, but these have 1 × 28 × 28"),
-        (MnistCNN(), (2, 3, 32, 32), "MnistCNN takes records of 1 × 28 × 28, but these have 3 × 32 × 32"),
-        (ResNet20(), (2, 1, 28, 28), "ResNet20 takes records of 3 × any size × any size, but these have 1 × 28 × 28"),
-        (LinearProbe(20), (2, 3, 32, 32), "LinearProbe takes records of 20, but these have 3 × 32 × 32"),
-        (
-            LinearProbe(20),
-            (2, 21),
-            "LinearProbe takes records of 20, but these have 21. Choose a model that fits the data",
-        ),
+        (lambda: ResNet20(norm_groups=3), "norm_groups.*3"),
+        (lambda: MnistCNN(num_classes=0), "num_classes.*0"),
+        (lambda: MnistCNN(activation="softmax"), "activation.*softmax"),
+        (lambda: LinearProbe(num_features=-1), "num_features.*-1"),
+        (lambda: SmallCNN(image_size=10), "image_size.*10"),
+        (lambda: SmallCNN()(torch.zeros(2, 1, 28, 28)), "SmallCNN takes records of 1 × 8 × 8, but these have 1 × 28"),
+        (lambda: MnistCNN()(torch.zeros(2, 3, 32, 32)), "MnistCNN takes records of 1 × 28 × 28, but these have 3 × 32"),
+        (lambda: ResNet20()(torch.zeros(2, 1, 28, 28)), "ResNet20 takes records of 3 × any size × any size, but these"),
+        (lambda: LinearProbe(20)(torch.zeros(2, 3, 32, 32)), "LinearProbe takes records of 20, but these have 3 × 32"),
+        (lambda: LinearProbe(20)(torch.zeros(2, 21)), "but these have 21. Choose a model that fits the data"),
     ],
 )
-def test_a_network_says_what_it_takes(network, inputs, message):
+def test_a_network_that_cannot_be_built_says_which_value_and_one_that_does_not_fit_what_it_takes(call, message):
     with pytest.raises(ConfigurationError, match=message):
-        network(torch.zeros(inputs))
+        call()
 
 
 def test_the_small_network_for_cifar10_has_the_size_it_says_and_he_scaled_convolutions():

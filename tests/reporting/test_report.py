@@ -6,7 +6,6 @@ import json
 import math
 import re
 import sys
-from html.parser import HTMLParser
 
 import pytest
 
@@ -14,35 +13,10 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.reporting.pages import policy, script, source
 from lightning_gep.reporting.report import html_report, markdown_report, plain
 from lightning_gep.reporting.runs import load
+from tests.outline import Outline
 from tests.synthetic_runs import write_run, write_sweep
 
 ATTACK = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'"
-VOID = {"meta", "br", "wbr", "input", "img", "link"}
-
-
-class Outline(HTMLParser):
-    """Lists elements, attributes and ids, and checks that every element is closed."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.attributes, self.ids, self.text = [], [], [], [], []
-        # plotly.js is long and not of interest here.
-        self.feed(re.sub(r"<script>.*?</script>", "<script></script>", text, flags=re.DOTALL))
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [name for name, _ in attrs]
-        self.ids += [value for name, value in attrs if name == "id"]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "script" not in self.open and "style" not in self.open:
-            self.text.append(data)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +44,19 @@ def test_text_from_disk_is_text(tmp_path):
     assert "img" not in found.tags
     assert "onerror" not in found.attributes
     assert text.count("<script") == 4, "three scripts and the data"
-    assert "<img src=x onerror=alert(1)>" in "".join(found.text), "it can be read"
+    assert "<img src=x onerror=alert(1)>" in found.text, "it can be read"
+
+
+def test_text_from_disk_ends_no_cell_and_no_line_of_markdown(tmp_path):
+    write_run(tmp_path / "bad", job=f"{ATTACK}|\n\n# Heading", status="failed", error=f"{ATTACK}\n| a | row |")
+    lines = markdown_report(load(tmp_path)).splitlines()
+    assert not any("<script" in line or "<img" in line for line in lines)
+    assert not any(line.startswith(("# Heading", "| a | row |")) for line in lines)
 
 
 def test_one_run_shows_its_own_card(tmp_path):
     write_run(tmp_path / "one")
-    text = "".join(Outline(html_report(load(tmp_path / "one"))).text)
+    text = Outline(html_report(load(tmp_path / "one"))).text
     assert "(ε = 7.999, δ = 0.0001)-differentially private for one training record" in text
     assert "Choosing it cost privacy" not in text
 

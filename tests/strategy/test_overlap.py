@@ -1,6 +1,7 @@
 """Datasets that overlap are found by the identity of records and by content, whatever wraps or labels them."""
 
 import random
+import warnings
 from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -198,6 +199,8 @@ STRUCTURES = {
     "numbers": lambda x, y, i: {**{f"feature {j}": float(x[j]) for j in range(6)}, "y": int(y)},
     "two numbers": lambda x, y, i: {"x": float(x[0]), "y": int(y)},
     "text": lambda x, y, i: {"text": f"a text with {x[0]:.5f} in it", "label": ("bad", "good", "neither")[y]},
+    "one number and a list": lambda x, y, i: {"x": x[0], "y": torch.nn.functional.one_hot(y, 3)},
+    "black and white": lambda x, y, i: {"x": x.view(torch.int32)[:, None] >> torch.arange(24) & 1, "y": y},
     "text first": lambda x, y, i: (f"a text with {x[0]:.5f} in it", int(y)),
 }
 
@@ -237,10 +240,49 @@ def test_the_hash_of_dictionaries_is_that_of_their_inputs():
     assert hash_of(X, Y) == hash_of(X, OTHER_Y) != hash_of(OTHER_X, Y)
 
 
+FEW = torch.Generator().manual_seed(3)
+CATEGORIES = torch.randint(4, (COUNT, 3), generator=FEW)
+OTHER_CATEGORIES = torch.randint(4, (COUNT, 3), generator=FEW)
+COINCIDE = {
+    "categories and numbers": lambda c, x, i: (c, x, i % 2),
+    "a dict of them": lambda c, x, i: {"categories": c, "numbers": x, "y": i % 2},
+    "an id first": lambda c, x, i: (i, x, i % 2),
+    "the same user": lambda c, x, i: (i % 7, float(x[0]), i % 2),
+}
+
+
+@pytest.mark.parametrize("make", COINCIDE.values(), ids=COINCIDE)
+def test_records_that_agree_in_a_few_categories_or_ids_are_no_overlap(make):
+    private = Made(lambda c, x, i: make(c, x, i), CATEGORIES, X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_disjoint(Made(make, OTHER_CATEGORIES, OTHER_X), private)
+    assert refused(Made(make, OTHER_CATEGORIES, X), private)
+
+
+def test_records_of_few_bits_agree_by_chance_which_is_told_with_a_count():
+    private = Made(lambda c, y, i: {"c": c, "y": int(y)}, CATEGORIES, Y)
+    public = Made(private.make, OTHER_CATEGORIES, Y)
+    known = {tuple(row) for row in CATEGORIES.tolist()}
+    count = sum(tuple(row) in known for row in OTHER_CATEGORIES.tolist())
+    with pytest.warns(UserWarning, match=f"{count} of the first 60 public records have the content of a training"):
+        _, _, agree = check_disjoint(public, private)
+    assert agree.startswith(f"{count} of the first 60")
+
+
+def test_the_word_of_the_user_is_taken_and_written_down():
+    digests, said, _ = check_disjoint(Made(STRUCTURES["dict"], X, Y), Made(STRUCTURES["dict"], X, Y), trusted=True)
+    assert len(digests) == COUNT
+    assert said == "no training record: public_data_is_disjoint=True states that they differ"
+    everything = records()
+    with pytest.raises(ConfigurationError, match="both draw on the same dataset"):
+        check_disjoint(Subset(everything, [1]), everything, trusted=True)
+
+
 @pytest.mark.parametrize("odd", [lambda: None, {"f": lambda: None, "x": 1}, np.array([{}, []], dtype=object)])
 def test_records_that_cannot_be_compared_are_told(odd):
     content = content_of(odd)
     assert content.input is None or content.digests
     private = Made(lambda x, y, i: lambda: None, X, Y)
-    _, said = check_disjoint(Made(STRUCTURES["dict"], X, Y), private)
+    _, said, _ = check_disjoint(Made(STRUCTURES["dict"], X, Y), private)
     assert said == "all training records, as far as records could be compared by content"

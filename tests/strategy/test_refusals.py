@@ -1,9 +1,14 @@
 """Every refusal: what, which, what to do; and nothing has been spent when it comes."""
 
+import subprocess
+import sys
+import warnings
+
 import pytest
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
     BatchSizeFinder,
     Callback,
     EarlyStopping,
@@ -138,6 +143,10 @@ class Shortening(Classifier):
             ),
             r"words has max_norm=1\.5, texts\.0 has max_norm=2: .* without noise\. Set max_norm=None",
         ),
+        (
+            lambda: Looked(words=nn.Embedding(9, 4, sparse=True), texts=nn.EmbeddingBag(9, 4, sparse=True)),
+            r"words, texts: sparse=True gives gradients .* Set sparse=False",
+        ),
         (OwnBackward, r"OwnBackward overrides backward\(\)"),
         (lambda: Classifier(scheduler=plateau), r"ReduceLROnPlateau monitors 'train/loss'"),
         (Manual, r"automatic_optimization=False: with manual optimization"),
@@ -180,6 +189,72 @@ class LateHook(Callback):
         pl_module.hidden.weight.register_hook(lambda gradient: None)
 
 
+class Unfreezes(Callback):
+    def on_fit_start(self, trainer, pl_module):
+        pl_module.hidden.requires_grad_(False)
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        pl_module.hidden.requires_grad_(True)
+
+
+class Normalized(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
+
+
+class FreezesItsNorm(Normalized):
+    def on_train_epoch_start(self):
+        self.norm.eval()
+
+
+class FreezesNorms(Callback):
+    def on_train_start(self, trainer, pl_module):
+        pl_module.norm.eval()
+
+
+class DoesNotFreeze(Normalized):
+    def on_train_epoch_start(self):
+        self.log("epoch", 1.0)
+
+
+def test_batch_norm_is_fine_wherever_it_is_frozen(tmp_path):
+    for module, callbacks in ((FreezesItsNorm, []), (Normalized, [FreezesNorms()])):
+        used = strategy()
+        trainer(tmp_path, used, max_steps=2, callbacks=callbacks).fit(module(), loader())
+        assert used.privacy.steps == 2
+    refusal(tmp_path / "at the start", r"BatchNorm mixes them: norm\. Replace it by nn\.GroupNorm", module=Normalized())
+    refusal(tmp_path / "at the first step", r"BatchNorm mixes records: norm\. Replace it by", module=DoesNotFreeze())
+
+
+class Chatters(Classifier):
+    def training_step(self, batch, batch_idx):
+        if not self.trainer.sanity_checking and self.global_step == 0:
+            print("chatter")
+            warnings.warn("chatter", stacklevel=1)
+        return super().training_step(batch, batch_idx)
+
+
+def test_trying_out_a_module_is_quiet_and_the_start_is_one_block(tmp_path, capsys, caplog):
+    used = strategy(mechanism="gp", generator="system", epsilon=4.0)
+    fit = trainer(tmp_path, used, max_steps=1)
+    with caplog.at_level("INFO", logger="lightning.pytorch"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit.fit(Chatters(), loader(batch_size=6))
+    assert len([w for w in caught if str(w.message) == "chatter"]) < 20, "only the records of the step itself"
+    assert capsys.readouterr().out.count("chatter") < 20
+    (block,) = (record.message for record in caplog.records if record.message.startswith("GEPStrategy"))
+    lines = block.splitlines()
+    assert len(lines) == 7
+    assert "private: ε at most 4, δ = 0.001, by rdp" in lines[1]
+    assert "train/loss" in lines[5]
+    assert lines[6].endswith("privacy_card.html")
+    assert {path.name for path in tmp_path.iterdir()} == {"privacy"}
+
+
 class AccumulatesLater(Callback):
     def on_train_epoch_start(self, trainer, pl_module):
         trainer.accumulate_grad_batches = 3
@@ -191,10 +266,11 @@ class AccumulatesLater(Callback):
         (lambda: GradientAccumulationScheduler({0: 1, 4: 3}), r"GradientAccumulationScheduler\(.*4: 3.*batch_size"),
         (lambda: LearningRateFinder(), r"LearningRateFinder would spend budget on trial steps.*public data"),
         (lambda: BatchSizeFinder(), r"BatchSizeFinder would spend budget on trial steps.*microbatch_size"),
+        (lambda: BackboneFinetuning(), r"BackboneFinetuning unfreezes parameters.*parameter group with lr=0\.0"),
     ],
 )
 def test_callbacks_that_change_what_a_step_is(tmp_path, callback, message):
-    refusal(tmp_path, message, data=InADataModule(), callbacks=[callback()])
+    refusal(tmp_path, message, module=Looked(backbone=nn.Linear(6, 6)), data=InADataModule(), callbacks=[callback()])
 
 
 @pytest.mark.parametrize(
@@ -202,13 +278,23 @@ def test_callbacks_that_change_what_a_step_is(tmp_path, callback, message):
     [
         (LateHook, r"Hooks on the gradients of hidden\.weight would see them"),
         (AccumulatesLater, r"accumulate_grad_batches=3 .* microbatch_size"),
+        (Unfreezes, r"requires_grad of hidden\.weight, hidden\.bias changed during training.*lr=0\.0"),
     ],
 )
 def test_what_callbacks_do_when_training_starts_is_seen_before_the_first_release(tmp_path, callback, message):
     used = strategy()
+    fit = trainer(tmp_path, used, callbacks=[callback()])
     with pytest.raises(ConfigurationError, match=message):
-        trainer(tmp_path, used, callbacks=[callback()]).fit(Classifier(), loader())
+        fit.fit(Classifier(), loader())
     assert used.privacy.steps == 0
+    assert not list(tmp_path.rglob("*.ledger"))
+    fit.callbacks, fit.accumulate_grad_batches = [], 1
+    fit.fit(Classifier(), loader())
+    assert used.privacy.steps == 10
+
+
+class OwnSubset(SubsetRandomSampler):
+    """With shuffle=True instead of it, training would read the held-out records."""
 
 
 class Stream(IterableDataset):
@@ -224,10 +310,17 @@ def weighted():
     ("data", "message"),
     [
         (lambda: DataLoader(Stream(), batch_size=12), r"training data is a Stream, which cannot be sampled by index"),
-        (lambda: loader(sampler=weighted(), shuffle=False), r"samples by WeightedRandomSampler.*Use shuffle=True"),
+        (
+            lambda: loader(sampler=weighted(), shuffle=False),
+            r"by WeightedRandomSampler.*DataLoader\(Subset\(dataset, indices\), shuffle=True\).* weights into the loss",
+        ),
+        (
+            lambda: loader(sampler=OwnSubset(range(40)), shuffle=False),
+            r"samples by OwnSubset.*DataLoader\(Subset\(dataset, indices\), shuffle=True\)",
+        ),
         (
             lambda: loader(sampler=RandomSampler(records(), replacement=True), shuffle=False),
-            r"samples by RandomSampler, which does not draw every record with the same",
+            r"samples by RandomSampler, which does not draw every record with the same.*Use shuffle=True",
         ),
         (
             lambda: DataLoader(records(), batch_sampler=BatchSampler(weighted(), 12, False)),
@@ -408,6 +501,10 @@ def test_training_records_may_be_looked_at_after_training(tmp_path):
     [
         ({"epsilon": 1.0, "noise_multiplier": 1.0}, r"exactly one of epsilon and noise_multiplier"),
         ({}, r"exactly one of epsilon and noise_multiplier, but got epsilon=None"),
+        ({"epsilon": "8"}, r"epsilon must be a finite number above 0, but it is '8'"),
+        ({"epsilon": 0}, r"epsilon must be a finite number above 0, but it is 0"),
+        ({"noise_multiplier": -1.0}, r"noise_multiplier must be a finite number 0 or more, but it is -1"),
+        ({"epsilon": 1.0, "delta": 1}, r"delta must lie between 0 and 1, but it is 1"),
         ({"epsilon": 1.0, "mechanism": "pate"}, r"mechanism='pate' is not known"),
         ({"epsilon": 1.0, "k": 0}, r"k must be a whole number above 0, but it is 0"),
         ({"epsilon": 1.0, "clip_embedding": 0.0}, r"clip_embedding must be a number above 0"),
@@ -428,6 +525,31 @@ def test_training_records_may_be_looked_at_after_training(tmp_path):
 def test_bad_arguments_are_refused_when_the_strategy_is_made(settings, message):
     with pytest.raises(ConfigurationError, match=message):
         GEPStrategy(**settings)
+
+
+def test_thresholds_of_another_mechanism_are_named():
+    with pytest.warns(UserWarning, match="'gep' clips by clip_embedding and clip_residual: clip_norm has no effect"):
+        GEPStrategy(epsilon=1.0, clip_norm=3.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GEPStrategy(epsilon=1.0, mechanism="gp", clip_norm=3.0)
+
+
+def test_a_trial_run_says_that_it_costs_as_much_as_a_whole_one(tmp_path):
+    used = strategy(mechanism="gp", epsilon=8.0)
+    with pytest.warns(UserWarning, match=r"fast_dev_run spends the whole ε = 8 on 1 step.*Discard these weights"):
+        trainer(tmp_path, used, fast_dev_run=True).fit(Classifier(), loader())
+
+
+class SeveralInADataModule(LightningDataModule):
+    def train_dataloader(self):
+        return {"a": loader(), "b": loader(seed=3)}
+
+
+@pytest.mark.parametrize("data", [lambda: [loader(), loader(seed=3)], SeveralInADataModule])
+def test_several_loaders_leave_no_ledger(tmp_path, data):
+    refusal(tmp_path, r"comes from several loaders, or .* Return one DataLoader", data=data())
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -452,3 +574,7 @@ def test_the_other_namespace_is_named():
     others = pytest.importorskip("pytorch_lightning")
     with pytest.raises(ValueError, match=r"for lightning\.pytorch\.Trainer, not for pytorch_lightning\.Trainer"):
         others.Trainer(strategy=GEPStrategy(epsilon=1.0), logger=False)
+    program = "import pytorch_lightning, lightning_gep.strategy.strategy; pytorch_lightning.Trainer(strategy='gep')"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
+    assert "ConfigurationError: This Trainer is that of pytorch_lightning" in done.stderr
+    assert "import lightning.pytorch as pl" in done.stderr

@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
 
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
+from lightning_gep.privacy.accounting import epsilon
 from lightning_gep.strategy.data import EmptyBatch
 from tests.resumable import STEPS, every_step, found_in, module, run, watched_secrets
 from tests.toys import loader, strategy, trainer, weights
@@ -78,6 +79,22 @@ def test_a_longer_training_keeps_its_noise_and_ends_at_the_budget(tmp_path):
     with pytest.raises(BudgetExhaustedError):
         run(tmp_path, used, steps=20, checkpoint=tmp_path / "all" / "step=4.ckpt")
     assert used.privacy.noise_multiplier == noise
+
+
+def test_a_finished_run_continues_with_a_larger_target_and_its_own_noise(tmp_path):
+    _, first = run(tmp_path, strategy(epsilon=6.0), steps=4, callbacks=[every_step(tmp_path / "all")])
+    checkpoint = tmp_path / "all" / "step=4.ckpt"
+    larger = strategy(epsilon=9.0)
+    _, second = run(tmp_path, larger, steps=6, checkpoint=checkpoint)
+    account = larger.privacy
+    assert account.noise_multiplier == first.strategy.privacy.noise_multiplier
+    assert (second.global_step, account.steps, account.report()["target_epsilon"]) == (6, 6, 9.0)
+    event = account.plan.event
+    assert account.accounted_epsilon() == pytest.approx(epsilon([(event, 6)], account.delta, "rdp"))
+    with pytest.raises(BudgetExhaustedError, match="continue from a checkpoint with a larger epsilon"):
+        run(tmp_path, strategy(epsilon=9.0), steps=40, checkpoint=checkpoint)
+    with pytest.raises(ConfigurationError, match=r"target_epsilon: 6\.0 → 5\.0"):
+        run(tmp_path, strategy(epsilon=5.0), checkpoint=checkpoint)
 
 
 def test_weights_only_checkpoints_keep_the_privacy_state(tmp_path):

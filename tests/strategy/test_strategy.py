@@ -6,6 +6,7 @@ import os
 import runpy
 import subprocess
 import sys
+import warnings
 from operator import attrgetter
 from pathlib import Path
 
@@ -17,11 +18,24 @@ from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
+from torchmetrics.classification import MulticlassAccuracy
 
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError
 from lightning_gep.privacy.sampling import PoissonSampler, seeded_secret
 from lightning_gep.strategy import release_checks
-from tests.toys import FEATURES, INF, RECORDS, Classifier, loader, public_loader, records, strategy, trainer, weights
+from tests.toys import (
+    CLASSES,
+    FEATURES,
+    INF,
+    RECORDS,
+    Classifier,
+    loader,
+    public_loader,
+    records,
+    strategy,
+    trainer,
+    weights,
+)
 
 OPTIMIZERS = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1),
@@ -252,6 +266,26 @@ class ModuleWithPublicData(Classifier):
     aux_dataloader = WithPublicData.aux_dataloader
 
 
+class Measured(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.accuracy = MulticlassAccuracy(CLASSES)
+
+    def validation_step(self, batch, batch_idx):
+        self.accuracy(self(batch[0]), batch[1])
+        self.log("val/accuracy", self.accuracy)
+
+    test_step = validation_step
+
+
+def test_a_metric_that_was_used_for_evaluation_before_is_no_obstacle(tmp_path):
+    fit, module = trainer(tmp_path, strategy(), max_steps=2), Measured()
+    fit.test(module, loader(shuffle=False), verbose=False)
+    fit.validate(module, loader(shuffle=False), verbose=False)
+    fit.fit(module, loader(), loader(seed=5, shuffle=False))
+    assert fit.strategy.privacy.steps == 2
+
+
 def test_public_data_may_come_from_the_module(tmp_path):
     used = strategy(aux_dataloader=None)
     trainer(tmp_path, used, max_steps=2).fit(ModuleWithPublicData(), loader())
@@ -259,7 +293,8 @@ def test_public_data_may_come_from_the_module(tmp_path):
 
 
 def test_it_is_registered_under_a_name_and_finds_the_public_data_of_a_datamodule(tmp_path):
-    fit = trainer(tmp_path, "gep", max_epochs=2)
+    with pytest.warns(UserWarning, match=r"strategy='gep' stands for .*epsilon=8\.0.*you did not choose"):
+        fit = trainer(tmp_path, "gep", max_epochs=2)
     fit.fit(Classifier(), WithPublicData())
     assert fit.strategy.privacy.plan.target_epsilon == 8.0
     assert fit.strategy.privacy.epsilon() <= 8.0
@@ -272,6 +307,31 @@ def test_thresholds_and_k_are_chosen_on_public_data_and_recorded(tmp_path):
     assert 1 <= chosen.k <= 53
     assert used.privacy.plan.release.embedding.clip == chosen.clip_embedding > 0
     assert used.privacy.plan.release.residual.clip == chosen.clip_residual > 0
+
+
+class Faint(Classifier):
+    def training_step(self, batch, batch_idx):
+        return 0.01 * super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("mechanism", ["gp", "spectral"])
+def test_the_threshold_of_dp_sgd_fits_small_gradients(tmp_path, mechanism):
+    used = strategy(mechanism=mechanism, clip_norm="auto", aux_dataloader=public_loader())
+    trainer(tmp_path, used, max_steps=1).fit(Faint(), loader())
+    clip = used.privacy.plan.release.residual.clip
+    assert 0.001 < clip < 0.02
+    assert used.prepared.chosen.clip_norm == clip
+    without = strategy(mechanism="gp", clip_norm="auto")
+    with pytest.raises(ConfigurationError, match=r"clip_norm='auto' is chosen on public data.*or a number"):
+        trainer(tmp_path, without).fit(Faint(), loader())
+
+
+def test_noise_that_drowns_the_gradient_is_told(tmp_path):
+    with pytest.warns(UserWarning, match=r"noise of a step is \d+ times as long as its gradient.*larger batches"):
+        trainer(tmp_path, strategy(noise_multiplier=100.0), max_steps=1).fit(Classifier(), loader())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="On public records")
+        trainer(tmp_path, strategy(noise_multiplier=1.0), max_steps=1).fit(Classifier(), loader())
 
 
 @pytest.mark.parametrize(
@@ -348,6 +408,9 @@ def test_it_runs_in_a_notebook(tmp_path, monkeypatch):
     fit = trainer(tmp_path, strategy(), max_steps=2, devices=1)
     fit.fit(Classifier(), loader())
     assert fit.strategy.privacy.steps == 2
+    with pytest.raises(ConfigurationError, match=r"In a notebook .* on 2 devices\. Use .*start_method='fork'"):
+        trainer(tmp_path, strategy(), devices=2)
+    assert trainer(tmp_path, strategy(start_method="fork"), devices=2).strategy.world_size == 2
     with pytest.raises(MisconfigurationException, match="interactive"):
         trainer(tmp_path, DDPStrategy(), devices=1)
 

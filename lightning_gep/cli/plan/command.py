@@ -18,6 +18,8 @@ examples:
       the ε of a given noise multiplier
   gep-plan privacy.epsilon=2 --search --min-steps 200 --html plan.html
       the batch size and epochs with the least noise, and a page with plots
+  gep-plan data=mnist aux=imagenet model=mnist_cnn privacy.epsilon=2 --compare
+      which mechanism has the least noise for its signal, on gradients of public records
   gep-plan --records 60000 --parameters 14394 privacy.delta=1e-5 data.batch_size=1000 trainer.max_epochs=50
       a project of your own, without its data and model
 """
@@ -31,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("batch_sizes", "epochs", "min_steps", "top"):
         if getattr(options, name) is not None and not options.search:
             parser.error(f"--{name.replace('_', '-')} belongs to a search. Add --search")
+    if options.compare and (options.search or options.records or options.parameters):
+        parser.error(
+            "--compare differentiates the model on public records: leave out --search, --records, --parameters"
+        )
     try:
         if find_spec("hydra") is None or find_spec("rich") is None:
             raise missing_extra("cli", "gep-plan")
@@ -56,6 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("overrides", nargs="*", metavar="key=value", help="as for gep-train; commas give several values")
     add("-m", "--multirun", action="store_true", help="accepted as in gep-train, without effect")
+    add("--compare", action="store_true", help="compare mechanisms on the gradients of public records")
     add = parser.add_argument_group("a project of your own").add_argument
     add("--records", type=_count, metavar="N", help="number of training records: the data is not built")
     add("--parameters", type=_count, metavar="P", help="number of trainable parameters: the model is not built")

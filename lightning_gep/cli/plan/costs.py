@@ -7,12 +7,11 @@ nor Lightning.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy import accounting
-from lightning_gep.privacy.accounting import CURVE_POINTS, EpsilonCurve, SampledGaussian
+from lightning_gep.privacy.accounting import CURVE_POINTS, EpsilonCurve, epsilon
 from lightning_gep.privacy.calibration import noise_multiplier_for
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.run_size import RunSize
@@ -68,14 +67,13 @@ class NoisePlan:
         """
         steps = self.size.steps
         stride = max(1, steps // CURVE_POINTS)
-        curve = _curve(self.plan.event, self.plan.delta, self.plan.accountant, self.plan.planned_steps)
-        return [(at, curve(at)) for at in ([*range(stride, steps, stride), steps] if points is None else points)]
+        return [(at, self._curve(at)) for at in points or [*range(stride, steps, stride), steps]]
 
     @cached_property
     def row(self) -> dict[str, Any]:
         """Plain numbers and strings."""
-        embedding, residual = self.plan.release.embedding, self.plan.release.residual
-        row = {
+        parts = {"embedding": self.plan.release.embedding, "residual": self.plan.release.residual}
+        row: dict[str, Any] = {
             "mechanism": self.mechanism,
             "labels": dict(self.labels),
             "records": self.size.num_records,
@@ -87,15 +85,13 @@ class NoisePlan:
             "k": self.k,
             "private": self.private,
             "epsilon": self.epsilon,
-            "epsilon_by_rdp": _epsilon(self.plan.event, self.size.steps, self.plan.delta, "rdp"),
+            "epsilon_by_rdp": epsilon([(self.plan.event, self.size.steps)], self.plan.delta, "rdp"),
             "target_epsilon": self.plan.target_epsilon,
             "delta": self.plan.delta,
             "accountant": self.plan.accountant,
             "noise_multiplier": self.plan.event.noise_multiplier,
-            "sigma_embedding": None if embedding is None else embedding.sigma,
-            "sigma_residual": None if residual is None else residual.sigma,
-            "clip_embedding": None if embedding is None else embedding.clip,
-            "clip_residual": None if residual is None else residual.clip,
+            **{f"sigma_{name}": part and part.sigma for name, part in parts.items()},
+            **{f"clip_{name}": part and part.clip for name, part in parts.items()},
             "clipping": self.plan.release.clipping,
             "noise_per_step": self.noise_per_step,
             "embedding_share": self.embedding_share,
@@ -105,6 +101,10 @@ class NoisePlan:
             quarters = self.epsilon_over_steps([-(-self.size.steps * quarter // 4) for quarter in (1, 2, 3)])
             row["epsilon_at_quarters"] = [{"steps": at, "epsilon": value} for at, value in quarters]
         return row
+
+    @cached_property
+    def _curve(self) -> EpsilonCurve:
+        return EpsilonCurve(self.plan.event, self.plan.delta, self.plan.accountant, self.plan.planned_steps)
 
     @property
     def _energies(self) -> tuple[float, float]:
@@ -131,7 +131,7 @@ def plan_noise(settings: PrivacySettings, size: RunSize, labels: Mapping[str, st
 
     plan = privacy_plan(settings, size)
     if settings.epsilon is None:
-        spent = _epsilon(plan.event, size.steps, plan.delta, plan.accountant)
+        spent = epsilon([(plan.event, size.steps)], plan.delta, plan.accountant)
     else:
         _, spent = noise_multiplier_for(settings.epsilon, plan.delta, plan.sample_rate, size.steps, plan.accountant)
     private = settings.private and plan.event.noise_multiplier > 0
@@ -147,12 +147,3 @@ def privacy_plan(settings: PrivacySettings, size: RunSize) -> PrivacyPlan:
         steps=size.steps,
         num_parameters=size.num_parameters,
     )
-
-
-# Mechanisms and thresholds that are compared share their ε and curve.
-_curve = cache(EpsilonCurve)
-
-
-@cache
-def _epsilon(event: SampledGaussian, steps: int, delta: float, accountant: str) -> float:
-    return accounting.epsilon([(event, steps)], delta, accountant)

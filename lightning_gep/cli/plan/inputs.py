@@ -36,7 +36,7 @@ class Job:
     @property
     def one_line_errors(self) -> AbstractContextManager[None]:
         """Inside, errors name this combination and the configuration key."""
-        return one_line_errors(_words(self.labels), self.config)
+        return one_line_errors(words(self.labels), self.config)
 
 
 def make_jobs(overrides: Sequence[str], records: int | None, parameters: int | None) -> list[Job]:
@@ -46,11 +46,26 @@ def make_jobs(overrides: Sequence[str], records: int | None, parameters: int | N
     the configuration key.
     """
     sizes = Sizes(records, parameters)
+    jobs = []
+    for config, labels in composed_runs(overrides):
+        with one_line_errors(words(labels), config):
+            jobs.append(Job(config, privacy_settings(config), sizes.of(config), labels))
+    return jobs
+
+
+def composed_runs(overrides: Sequence[str]) -> list[tuple[DictConfig, dict[str, str]]]:
+    """The configuration of every combination of the values given, and the values that tell it from the others."""
     with one_line_errors(), initialize_config_dir(str(config_directory()), version_base="1.3"):
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         parsed = parser.parse_overrides(list(overrides))
         several = {override.get_key_element() for override in parsed if override.is_sweep_override()}
-        return [_make_job(combination, several, sizes) for combination in combinations(parsed)]
+        found = []
+        for combination in combinations(parsed):
+            parts = (part.partition("=") for part in combination)
+            labels = {key.lstrip("+"): value for key, _, value in parts if key in several}
+            with one_line_errors(words(labels)):
+                found.append((compose_run(combination), labels))
+        return found
 
 
 def compose_run(overrides: list[str], config_name: str = "train") -> DictConfig:
@@ -68,12 +83,17 @@ def compose_run(overrides: list[str], config_name: str = "train") -> DictConfig:
 
 
 def privacy_settings(config: DictConfig) -> PrivacySettings:
-    """The settings of the strategy, checked; `privacy` overrides `mechanism`, as in training."""
+    """The settings of the strategy, checked."""
+    return settings_from({**DEFAULTS, **strategy_arguments(config)})[0]
+
+
+def strategy_arguments(config: DictConfig) -> dict[str, Any]:
+    """The arguments of GEPStrategy; `privacy` overrides `mechanism`, as in training."""
     groups: Any = [OmegaConf.to_container(config[group], resolve=True) for group in ("mechanism", "privacy")]
     given = {name: value for group in groups for name, value in group.items() if not name.startswith("_")}
     for name in sorted(given.keys() - DEFAULTS.keys()):
         raise ConfigurationError(f"{name} is not an argument of GEPStrategy. Remove or correct it.", setting=name)
-    return settings_from({**DEFAULTS, **given})[0]
+    return given
 
 
 class Sizes:
@@ -127,15 +147,6 @@ class Sizes:
         return self._built[key]
 
 
-def _make_job(combination: list[str], several: set[str], sizes: Sizes) -> Job:
-    parts = (part.partition("=") for part in combination)
-    labels = {key.lstrip("+"): value for key, _, value in parts if key in several}
-    with one_line_errors(_words(labels)):
-        config = compose_run(combination)
-        with one_line_errors(config=config):
-            return Job(config, privacy_settings(config), sizes.of(config), labels)
-
-
 def _train_data(config: DictConfig) -> tuple[int, int | None, int, bool]:
     """Records, the batch size in the configuration, and what the loader makes of it, checked as the strategy does."""
     from lightning_gep.strategy.refusals import check_loader
@@ -164,5 +175,6 @@ def _devices(trainer: Mapping[str, Any]) -> int:
     return devices * positive_integer("num_nodes", nodes, "Use 1.")
 
 
-def _words(labels: Mapping[str, str]) -> str:
+def words(labels: Mapping[str, str]) -> str:
+    """The values that tell a combination from the others, as overrides."""
     return " ".join(f"{key}={value}" for key, value in labels.items())

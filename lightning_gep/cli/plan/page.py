@@ -6,18 +6,19 @@ from pathlib import Path
 
 from lightning_gep.cli.plan.costs import NoisePlan
 from lightning_gep.cli.plan.output import cells, differing_figures, figures, notes, search_in_words, shared_figures
-from lightning_gep.cli.plan.search import Search, Track
+from lightning_gep.cli.plan.search import Search, tracked
 from lightning_gep.privacy.files import write_text
+from lightning_gep.reporting.groups import grouped
 from lightning_gep.reporting.pages import page as html_page
 from lightning_gep.reporting.plots import Entry, Plot, Style, axis, numbered, trace
 
 MAX_CURVES = 8
 
 
-def write_page(path: Path, plans: Sequence[NoisePlan], searches: Sequence[Search], track: Track) -> None:
+def write_page(path: Path, plans: Sequence[NoisePlan], searches: Sequence[Search]) -> None:
     """Write the page of these plans; the first plot shows every candidate of the searches."""
     searched = [row for found in searches for row in found.grid]
-    plots = [noise_by_batch_size(searched or plans, plans if searched else ()), epsilon_over_steps(plans, track)]
+    plots = [noise_by_batch_size(searched or plans, plans if searched else ()), epsilon_over_steps(plans)]
     drawn = [plot for plot in plots if plot.traces]
     several = len(plans) > 1
     names = differing_figures(plans)
@@ -40,21 +41,20 @@ def write_page(path: Path, plans: Sequence[NoisePlan], searches: Sequence[Search
 def noise_by_batch_size(plans: Sequence[NoisePlan], marked: Sequence[NoisePlan] = ()) -> Plot:
     """Noise per step by batch size, a line per mechanism and number of epochs; `marked` plans are stars."""
     noisy = sorted((plan for plan in plans if plan.noise_per_step > 0), key=lambda plan: plan.size.batch_size)
-    lines: dict[str, list[NoisePlan]] = {}
-    for plan in noisy:
-        lines.setdefault(_name(plan), []).append(plan)
-    styles = {name: numbered(place) for place, name in enumerate(lines)}
+    lines = grouped(noisy, _name)
+    entries = [Entry(name, name, numbered(place)) for place, name in enumerate(lines)]
     if marked:
-        lines["calibrated"], styles["calibrated"] = list(marked), Style("@text", "star", "")
+        lines["calibrated"] = list(marked)
+        entries.append(Entry("calibrated", "calibrated", Style("@text", "star", "")))
     traces = []
-    for name, members in lines.items():
+    for entry in entries:
+        members = lines[entry.label]
         points = [(float(plan.size.expected_batch_size), plan.noise_per_step) for plan in members]
         texts = [
             f"{_name(plan)}, {plan.size.steps} steps\nbatch {batch:g}: noise {noise:.4g}"
             for plan, (batch, noise) in zip(members, points, strict=True)
         ]
-        mode = "lines+markers" if styles[name].dash else "markers"
-        traces.append(trace(points, texts, Entry(name, name, styles[name]), mode=mode))
+        traces.append(trace(points, texts, entry, mode="lines+markers" if entry.style.dash else "markers"))
     sizes = sorted({plan.size.expected_batch_size for plan in noisy})
     stars = "Lines: all candidates, by the RDP bound. Stars: calibrated by the accountant. " if marked else ""
     return Plot(
@@ -67,37 +67,31 @@ def noise_by_batch_size(plans: Sequence[NoisePlan], marked: Sequence[NoisePlan] 
             "xaxis": axis("expected batch size", type="log", tickvals=sizes, ticktext=[str(size) for size in sizes]),
             "yaxis": {"type": "log", "tickformat": ".3~g", "nticks": 6},
         },
-        legend=[Entry(name, name, style) for name, style in styles.items()],
+        legend=entries,
         notes=[f"{stars}Both axes are logarithmic."],
         wide=True,
         height=380,
     )
 
 
-def epsilon_over_steps(plans: Sequence[NoisePlan], track: Track) -> Plot:
+def epsilon_over_steps(plans: Sequence[NoisePlan]) -> Plot:
     """ε over the steps of a run, once for all plans that share it: it does not depend on the mechanism."""
-    curves: dict[str, NoisePlan] = {}
-    for plan in plans:
-        if math.isfinite(plan.epsilon):
-            noise = f"σ {plan.plan.event.noise_multiplier:.3g}"
-            name = f"batch {plan.size.expected_batch_size}, {plan.size.epochs:.4g} epochs, {noise}"
-            curves.setdefault(name, plan)
-    shown = list(curves)[:MAX_CURVES]
-    styles = {name: numbered(place) for place, name in enumerate(shown)}
+    curves = grouped([plan for plan in plans if math.isfinite(plan.epsilon)], _sampling)
+    entries = [Entry(name, name, numbered(place)) for place, name in enumerate(list(curves)[:MAX_CURVES])]
     traces = []
-    for name in track(shown, "ε over the run"):
-        points = [(0.0, 0.0), *((float(steps), epsilon) for steps, epsilon in curves[name].epsilon_over_steps())]
-        texts = [f"{name}\nstep {steps:g}: ε {epsilon:.3f}" for steps, epsilon in points]
-        traces.append(trace(points, texts, Entry(name, name, styles[name])))
+    for entry in tracked(entries, "ε over the run"):
+        points = [(0.0, 0.0), *((float(at), epsilon) for at, epsilon in curves[entry.label][0].epsilon_over_steps())]
+        texts = [f"{entry.label}\nstep {steps:g}: ε {epsilon:.3f}" for steps, epsilon in points]
+        traces.append(trace(points, texts, entry))
     return Plot(
         key="epsilon",
         title="ε over the steps of a run",
         unit="ε, the same for every mechanism",
-        summary=f"ε over the steps of a run, {len(shown)} curves.",
+        summary=f"ε over the steps of a run, {len(entries)} curves.",
         traces=traces,
         layout={"xaxis": axis("steps", rangemode="tozero"), "yaxis": {"rangemode": "tozero"}},
-        legend=[Entry(name, name, style) for name, style in styles.items()],
-        notes=[f"The first {len(shown)} of {len(curves)} curves."] if len(shown) < len(curves) else [],
+        legend=entries,
+        notes=[f"The first {len(entries)} of {len(curves)} curves."] if len(entries) < len(curves) else [],
     )
 
 
@@ -106,3 +100,8 @@ def _name(plan: NoisePlan) -> str:
     hidden = ("mechanism", "data.batch_size", "trainer.max_epochs")
     others = (f", {key.rpartition('.')[2]} {value}" for key, value in plan.labels.items() if key not in hidden)
     return f"{plan.mechanism}, {plan.size.epochs:.4g} epochs{''.join(others)}"
+
+
+def _sampling(plan: NoisePlan) -> str:
+    noise = f"σ {plan.plan.event.noise_multiplier:.3g}"
+    return f"batch {plan.size.expected_batch_size}, {plan.size.epochs:.4g} epochs, {noise}"

@@ -1,9 +1,12 @@
 """The batch size and number of epochs with the least noise at a given ε, before any training."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import track
 
 from lightning_gep.cli.plan.costs import NoisePlan, plan_noise
 from lightning_gep.errors import ConfigurationError
@@ -13,8 +16,7 @@ from lightning_gep.strategy.settings import PrivacySettings
 CRITERIA = {"noise_per_step": "noise per step", "noise_of_mean": "noise of the mean over the run"}
 """What is minimised, by its name in a row, and in words."""
 SLACK = 0.05
-Track = Callable[[Sequence[Any], str], Iterable[Any]]
-"""Passes on items one by one, and shows how far it is with what is being done."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,6 @@ def search(
     min_steps: int,
     best: int = 5,
     labels: Mapping[str, str] | None = None,
-    track: Track = lambda items, what: items,
 ) -> Search:
     """The pairs of these batch sizes and epochs with the least noise at the ε of `settings` and at least `min_steps`.
 
@@ -70,18 +71,24 @@ def search(
             f"{max(candidate.steps for candidate in sizes)}. Allow more epochs or smaller batch sizes, or lower it."
         )
     by_rdp = replace(settings, accountant="rdp")
-    grid = [plan_noise(by_rdp, candidate, labels) for candidate in track(long_enough, "searching")]
+    grid = [plan_noise(by_rdp, candidate, labels) for candidate in tracked(long_enough, "searching")]
     ranked = {criterion: _ranked(grid, criterion) for criterion in CRITERIA}
     cheapest = {criterion: _cheapest(rows, criterion).size for criterion, rows in ranked.items()}
     firsts = {row.size for rows in ranked.values() for row in rows[:best]} | set(cheapest.values())
     ordered = sorted(firsts, key=lambda size: size.steps)
-    tight = {candidate: plan_noise(settings, candidate, labels) for candidate in track(ordered, "calibrating")}
+    tight = {candidate: plan_noise(settings, candidate, labels) for candidate in tracked(ordered, "calibrating")}
     return Search(
         best={criterion: _ranked(tight.values(), criterion)[:best] for criterion in CRITERIA},
         cheapest={criterion: tight[candidate] for criterion, candidate in cheapest.items()},
         grid=grid,
         too_short=len(sizes) - len(long_enough),
     )
+
+
+def tracked(items: Sequence[T], what: str) -> Iterable[T]:
+    """The items one by one, with a progress bar on stderr if that is a terminal."""
+    console = Console(stderr=True)
+    return track(items, what, console=console, transient=True, disable=not console.is_terminal)
 
 
 def default_batch_sizes(size: RunSize) -> list[int]:

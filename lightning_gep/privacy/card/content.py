@@ -29,6 +29,7 @@ NO_BOUND = "the accountant proves no finite ε"
 SEEDED = "sampling and noise follow a seed and can be repeated"
 SEEDED_BEFORE = "an earlier part of this run followed a seed that can be repeated"
 
+Card = dict[str, Any]
 Figures = dict[str, Figure]
 """Accountant → ε; None where it was not computed."""
 
@@ -59,15 +60,22 @@ class RunFacts:
         return list(dict.fromkeys((*self.left_before, *now_left)))
 
 
-def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str, Any]:
+def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> Card:
     """The card of a run as of now."""
     plan, ended = account.plan, status != "training"
     not_private = _why_not_private(account, facts)
-    figures = _epsilon_spent(account, private=not not_private, ended=ended)
+    figures, planned = _epsilons(account, private=not not_private, ended=ended)
     spent = figures[plan.accountant]
     if spent == "inf" and not not_private:
         not_private = [NO_BOUND]
     carried = 0 if account.ledger is None else account.ledger.content.carried
+    if facts.selection_before is None:
+        selection = selection_block(
+            "single", spent, runs=1, delta=plan.delta, accountant=plan.accountant, complete=ended
+        )
+    else:  # what a sweep counted before the run continued is no longer complete
+        words = str(facts.selection_before["explanation"]).removesuffix(CONTINUED)
+        selection = {**facts.selection_before, "complete": False, "explanation": words + CONTINUED}
     return {
         "format": FORMAT,
         "kind": "run",
@@ -88,7 +96,7 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
             "accountant": plan.accountant,
             "target_epsilon": plan.target_epsilon,
             "epsilon_spent": figures,
-            "epsilon_planned": _epsilon_planned(account, figures),
+            "epsilon_planned": planned,
             "composition": sentence("composition"),
         },
         "mechanism": dict(facts.mechanism),
@@ -115,7 +123,7 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> dict[str,
             "left_unprotected": facts.left,
         },
         "utility": sentence("utility"),
-        "selection": _selection(spent, plan, facts.selection_before, ended=ended),
+        "selection": selection,
         "randomness": {
             "generator": facts.generator,
             "secret": not {SEEDED, SEEDED_BEFORE} & {*not_private},
@@ -176,60 +184,33 @@ def _why_not_private(account: PrivacyAccount, facts: RunFacts) -> list[str]:
     return list(dict.fromkeys((*reasons, *(r for r in facts.not_private_before if r != SEEDED))))
 
 
-def _epsilon_spent(account: PrivacyAccount, *, private: bool, ended: bool) -> Figures:
-    """ε spent, by PLD, RDP and the plan's own accountant; "inf" if the run is not private.
+def _epsilons(account: PrivacyAccount, *, private: bool, ended: bool) -> tuple[Figures, Figures | None]:
+    """ε spent and ε at the end of the plan, by PLD, RDP and the plan's own accountant; no plan without an end.
 
-    RDP is cheap, and the plan's own figure is the account's. PLD, where it is not the plan's own, takes a query, so it
-    waits until the run has `ended`.
+    RDP is cheap, and the plan's own figures are the account's (the planned one if there is a target, which needs it
+    anyway). PLD, where it is not the plan's own, takes a query, so it waits until the run has `ended`.
     """
-    own = account.plan.accountant
-
-    def spent(name: str) -> Figure:
+    plan, now, end = account.plan, account.steps, account.plan.planned_steps
+    spent: Figures = {}
+    planned: Figures = {}
+    for name in dict.fromkeys(("pld", "rdp", plan.accountant)):
+        own, cheap = name == plan.accountant, name == "rdp"
         if not private:
-            return "inf"
-        if name == own:
-            return figure(account.epsilon())
-        return _asked(account, account.steps, name) if name == "rdp" or ended or account.steps == 0 else None
-
-    return {name: spent(name) for name in dict.fromkeys(("pld", "rdp", own))}
-
-
-def _epsilon_planned(account: PrivacyAccount, spent: Figures) -> Figures | None:
-    """ε at the end of the plan, given what has been spent; None for a plan without an end.
-
-    With a target the account needs the plan's own figure anyway; without one it is computed only by RDP.
-    """
-    plan, steps = account.plan, account.plan.planned_steps
-    if steps is None:
-        return None
-
-    def planned(name: str, so_far: Figure) -> Figure:
-        if account.steps == steps or so_far == "inf":
-            return so_far
-        if name == "rdp":
-            return _asked(account, steps, name)
-        own = name == plan.accountant and plan.target_epsilon is not None
-        return figure(account.epsilon_after(steps)) if own else None
-
-    return {name: planned(name, so_far) for name, so_far in spent.items()}
+            spent[name] = "inf"
+        elif own:
+            spent[name] = figure(account.epsilon())
+        else:
+            spent[name] = figure(epsilon([(plan.event, now)], plan.delta, name)) if cheap or ended or not now else None
+        if now == end or end is None or spent[name] == "inf":
+            planned[name] = spent[name]
+        elif cheap:
+            planned[name] = figure(epsilon([(plan.event, end)], plan.delta, name))
+        else:
+            planned[name] = figure(account.epsilon_after(end)) if own and plan.target_epsilon is not None else None
+    return spent, None if end is None else planned
 
 
-def _asked(account: PrivacyAccount, steps: int, accountant: str) -> Figure:
-    return figure(epsilon([(account.plan.event, steps)], account.delta, accountant))
-
-
-def _selection(spent: Figure, plan: PrivacyPlan, before: Mapping[str, Any] | None, *, ended: bool) -> dict[str, Any]:
-    """The run alone; or what a sweep counted before the run continued, which is then no longer complete."""
-    if before is not None:
-        words = str(before["explanation"]).removesuffix(CONTINUED)
-        return {**before, "complete": False, "explanation": words + CONTINUED}
-    return {
-        "runs": 1,
-        "rule": "single",
-        "epsilon": spent,
-        "delta": plan.delta,
-        "accountant": plan.accountant,
-        "explanation": sentence("single"),
-        "complete": ended,
-        "conditions": sentences("single_conditions"),
-    }
+def selection_block(rule: str, epsilon: Figure, *, facts: Mapping[str, Any] | None = None, **block: Any) -> Card:
+    """What picking this run cost; `facts` are further values for the explanation of the `rule` in `sentences.txt`."""
+    found = {"rule": rule, "epsilon": epsilon, **block, "conditions": sentences(f"{rule}_conditions")}
+    return {**found, "explanation": sentence(f"{rule}_selection", **found, **(facts or {}))}

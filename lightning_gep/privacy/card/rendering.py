@@ -98,12 +98,10 @@ def _template(name: str) -> Template:
     undefined, is_page = (ChainableUndefined, True) if name.endswith(".html") else (StrictUndefined, False)
     environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=is_page, undefined=undefined)
     for filter_name, function in {"epsilon": shown_epsilon, "delta": shown_delta, "shown": shown}.items():
-        environment.filters[filter_name] = _or_dash(function)
+        environment.filters[filter_name] = lambda value, shown=function: shown(
+            None if isinstance(value, ChainableUndefined) else value
+        )
     environment.filters["exp"] = lambda value: math.exp(float(value))
     environment.filters["sentence"] = lambda words: words[:1].upper() + words[1:] if words else ""
     environment.globals["private_at"] = private_at
     return environment.get_template(name)
-
-
-def _or_dash(function: Any) -> Any:
-    return lambda value: function(None if isinstance(value, ChainableUndefined) else value)

@@ -14,7 +14,7 @@ def software() -> dict[str, Any]:
     revision, dirty = git_revision()
     return {
         "python": platform.python_version(),
-        **{package: _version(package) for package in PACKAGES},
+        **{package: version_of(package) for package in PACKAGES},
         "git_revision": revision,
         "git_dirty": dirty,
         "platform": f"{platform.system()} {platform.machine()}",
@@ -39,7 +39,8 @@ def git_revision() -> tuple[str | None, bool | None]:
     return revision, any(not line.startswith("#") for line in lines)
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package, or None."""
     try:
         return version(package)
     except PackageNotFoundError:

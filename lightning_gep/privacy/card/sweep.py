@@ -6,8 +6,8 @@ from typing import Any
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.accounting import LARGEST_TIGHT_EPSILON, SampledGaussian
-from lightning_gep.privacy.card.content import FORMAT, TERMS
-from lightning_gep.privacy.card.rendering import sentence, sentences
+from lightning_gep.privacy.card.content import FORMAT, TERMS, selection_block
+from lightning_gep.privacy.card.rendering import sentence
 from lightning_gep.privacy.files import now
 from lightning_gep.privacy.rounding import figure
 from lightning_gep.privacy.selection import SHAPES, Distribution, RunCost, composed_cost, repeat_and_select_cost
@@ -44,17 +44,15 @@ def sweep_selection(costs: Sequence[RunCost | None], *, repetitions: Mapping[str
     total = math.inf if not_private else composed_cost([cost.history for cost in known], delta, accountant)
     if LARGEST_TIGHT_EPSILON < total < math.inf:
         accountant = "rdp"  # where ε is this large, the tight accountants return its bound
-    block = {
-        "runs": len(costs),
-        "rule": "composition",
-        "epsilon": figure(total),
-        "delta": delta,
-        "accountant": accountant,
-        "complete": complete,
-        "conditions": sentences("composed_conditions"),
-    }
-    words = sentence("composed", **block, not_private=not_private, missing=len(costs) - len(known))
-    return {**block, "explanation": words}
+    return selection_block(
+        "composition",
+        figure(total),
+        runs=len(costs),
+        delta=delta,
+        accountant=accountant,
+        complete=complete,
+        facts={"not_private": not_private, "missing": len(costs) - len(known)},
+    )
 
 
 def _repeated(costs: Sequence[RunCost], repetitions: Mapping[str, Any], complete: bool) -> dict[str, Any]:
@@ -69,20 +67,16 @@ def _repeated(costs: Sequence[RunCost], repetitions: Mapping[str, Any], complete
     private = all(cost.private for cost in costs) and all(c.get("private", True) for c in listed)
     total = repeat_and_select_cost(drawn + others, delta, distribution) if private else math.inf
     drawn_from = {"mean": distribution.mean, "distribution": name, "all_candidates_counted": bool(others)}
-    block = {
-        "runs": None,
-        "rule": "repeat_and_select",
-        "epsilon": figure(total),
-        "delta": delta,
-        "accountant": "rdp",
-        "complete": complete,
-        "conditions": sentences("repeated_conditions"),
-    }
-    return {
-        **block,
-        "explanation": sentence("repeated", **block, **drawn_from, private=private),
-        "repetitions": {**drawn_from, "shape": figure(distribution.shape)},
-    }
+    block = selection_block(
+        "repeat_and_select",
+        figure(total),
+        runs=None,
+        delta=delta,
+        accountant="rdp",
+        complete=complete,
+        facts={**drawn_from, "private": private},
+    )
+    return {**block, "repetitions": {**drawn_from, "shape": figure(distribution.shape)}}
 
 
 def sweep_card(
@@ -92,6 +86,15 @@ def sweep_card(
     spent, delta = selection["epsilon"], selection["delta"]
     private = spent != "inf" and all(card["guarantee"]["private"] for card in cards.values())
     repeated = selection["rule"] == "repeat_and_select"
+    runs = []
+    for job, card in cards.items():
+        guarantee, mechanism = card["guarantee"], card["mechanism"]
+        run = {"job": job, "run_id": card["run_id"], "status": card["status"]}
+        run |= {key: guarantee[key] for key in ("private", "delta", "accountant")}
+        run |= {key: mechanism[key] for key in ("k", "noise_multiplier")}
+        epsilon = guarantee["epsilon_spent"][guarantee["accountant"]]
+        own = {"epsilon": epsilon, "sample_rate": card["sampling"]["sample_rate"], "steps": card["steps"]["counted"]}
+        runs.append({**run, **own, "mechanism": mechanism["name"]})
     return {
         "format": FORMAT,
         "kind": "sweep",
@@ -107,27 +110,9 @@ def sweep_card(
             "accountant": selection["accountant"],
             "epsilon_spent": {selection["accountant"]: spent},
         },
-        "runs": [_run(job, card) for job, card in cards.items()],
+        "runs": runs,
         "selection": dict(selection),
         "share": sentence("keep_to_yourself") if repeated else None,
         "not_covered": list(dict.fromkeys(line for card in cards.values() for line in card["not_covered"])),
         "software": dict(software),
-    }
-
-
-def _run(job: str, card: Card) -> dict[str, Any]:
-    guarantee, mechanism = card["guarantee"], card["mechanism"]
-    return {
-        "job": job,
-        "run_id": card["run_id"],
-        "status": card["status"],
-        "private": guarantee["private"],
-        "epsilon": guarantee["epsilon_spent"][guarantee["accountant"]],
-        "delta": guarantee["delta"],
-        "accountant": guarantee["accountant"],
-        "mechanism": mechanism["name"],
-        "k": mechanism["k"],
-        "noise_multiplier": mechanism["noise_multiplier"],
-        "sample_rate": card["sampling"]["sample_rate"],
-        "steps": card["steps"]["counted"],
     }

@@ -40,14 +40,14 @@ def write_card(directory: Path, card: Card) -> None:
             path.with_suffix(".html").unlink(missing_ok=True)
 
 
-def update_selection(directory: Path, selection: Mapping[str, Any]) -> None:
-    """Replace the selection block of the card in a directory, JSON and page."""
+def update_selection(directory: Path, selection: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the selection block of the card in a directory, JSON and page; returns the card."""
     card = read_card(directory)
     if card is None:
         raise ConfigurationError(
             f"There is no privacy card in the directory {directory.name!r}. Give the one with the run's checkpoints."
         )
-    _write(directory, {**card, "selection": dict(selection)})
+    return _write(directory, {**card, "selection": dict(selection)})
 
 
 def write_sweep_card(directory: Path, cards: Mapping[str, Card], selection: Mapping[str, Any]) -> dict[str, Any]:

@@ -235,7 +235,7 @@ def test_the_table_fits_and_says_what_it_left_out():
 def test_text_from_the_command_line_is_escaped_in_the_page(tmp_path):
     sizes = [RunSize(1257, 6186, 256, 2, 3), RunSize(1257, 6186, 512, 2, 3)]
     plans = [plan_noise(GP, size, {"seed": f"</script><b>{n}"}) for n, size in enumerate(sizes)]
-    write_page(tmp_path / "plan.html", plans, [], lambda items, what: items)
+    write_page(tmp_path / "plan.html", plans, [])
     text = (tmp_path / "plan.html").read_text("utf-8")
     assert "</script><b>" not in text
     assert "<b>" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
@@ -244,7 +244,7 @@ def test_text_from_the_command_line_is_escaped_in_the_page(tmp_path):
 @pytest.mark.browser
 def test_a_browser_draws_the_page(browser, tmp_path):  # noqa: F811
     path = tmp_path / "plan.html"
-    write_page(path, some_plans(), [], lambda items, what: items)
+    write_page(path, some_plans(), [])
     watched = Watched(browser, viewport={"width": 375, "height": 800})
     opened = watched.open(path)
     assert opened.locator("#plot-noise .scatterlayer .trace").count() == 4

@@ -70,14 +70,15 @@ def test_a_selection_is_put_on_a_card(tmp_path):
         update_selection(tmp_path / "empty", selection)
 
 
-def test_one_run_of_a_sweep_with_a_run_that_is_not_private_has_no_guarantee_left(tmp_path):
-    write_card(tmp_path, a_card(ONE))
-    update_selection(
-        tmp_path,
-        selection_of(a_card(ONE), a_card(OTHER, generator="seeded")),
-    )
-    assert read_card(tmp_path)["headline"] == "Not private"
-    assert "differentially private for" not in (tmp_path / "privacy_card.html").read_text().split("</header>")[0]
+def test_one_run_that_is_not_private_leaves_no_guarantee_to_its_sweep_nor_to_the_others(tmp_path):
+    cards = {"a": a_card(ONE), "b": a_card(OTHER, generator="seeded")}
+    write_card(tmp_path / "a", cards["a"])
+    update_selection(tmp_path / "a", selection_of(*cards.values()))
+    assert read_card(tmp_path / "a")["headline"] == "Not private"
+    assert "differentially private for" not in (tmp_path / "a" / "privacy_card.html").read_text().split("</header>")[0]
+    card = write_sweep_card(tmp_path, cards, selection_of(*cards.values()))
+    assert not card["guarantee"]["private"]
+    assert "<h1>Not private</h1>" in (tmp_path / "privacy_card.html").read_text()
 
 
 def test_a_run_that_goes_on_keeps_what_a_sweep_counted_and_marks_it(tmp_path):
@@ -119,13 +120,6 @@ def test_the_card_of_a_sweep_of_unknown_length_is_not_to_be_shared(tmp_path):
     assert "never this one" in card["share"]
     assert "never this one" in (tmp_path / "privacy_card.html").read_text()
     assert "and nothing else of it" in card["guarantee"]["statement"]
-
-
-def test_a_sweep_with_a_run_that_is_not_private_is_not_private(tmp_path):
-    cards = {"a": a_card(ONE), "b": a_card(OTHER, generator="seeded")}
-    card = write_sweep_card(tmp_path, cards, selection_of(*cards.values()))
-    assert not card["guarantee"]["private"]
-    assert "<h1>Not private</h1>" in (tmp_path / "privacy_card.html").read_text()
 
 
 class Callback:

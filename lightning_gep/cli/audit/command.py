@@ -1,0 +1,90 @@
+"""`gep-audit`: lower bounds on the ε of a configuration, measured through real fits, beside the ε it claims.
+
+Exit codes: 0 no bound exceeds its claim, 1 one does, 2 a setting cannot work.
+"""
+
+import argparse
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from lightning_gep.errors import ConfigurationError, missing_extra
+
+DESCRIPTION = "Lower bounds on the ε of the runs that gep-train would make with the same overrides, beside the claims."
+EXAMPLES = """\
+examples:
+  gep-audit
+      the default job: one release, the composition of the run, and a training with canaries
+  gep-audit mechanism=gep,bgep,gp,spectral privacy.epsilon=1,2,8 --parts release,run --html audit.html
+      every combination of the values given, without training, and a page with plots
+  gep-audit --parts training --runs 5
+      canaries in five trainings
+"""
+PARTS = ("release", "run", "training")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Audit and print; a setting that cannot work is one line on stderr and exit code 2."""
+    parser = make_parser()
+    options = parser.parse_intermixed_args(arguments)
+    try:
+        if find_spec("hydra") is None or find_spec("rich") is None:
+            raise missing_extra("cli", "gep-audit")
+        from lightning_gep.cli.audit.run import run  # --help does not wait for Lightning
+
+        exceeded = run(options)
+    except ConfigurationError as error:
+        parser.exit(2, f"gep-audit: {error}\n")
+    except OSError as error:
+        parser.exit(2, f"gep-audit: {error.filename}: {error.strerror}.\n")
+    if exceeded:
+        parser.exit(1, "gep-audit: a lower bound is above the ε that is claimed.\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options; everything else on the line is an override."""
+    parser = argparse.ArgumentParser(
+        prog="gep-audit",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("overrides", nargs="*", metavar="key=value", help="as for gep-train; commas give several values")
+    add("--parts", type=_parts, default=PARTS, metavar="PART,…", help=f"of {', '.join(PARTS)} (default: all)")
+    add("--confidence", type=_share, default=0.95, metavar="C", help="that all bounds hold at once (default: 0.95)")
+    add("--accuracy", type=_share, default=0.03, metavar="A", help="of part release (default: 0.03); half takes 4×")
+    add("--canaries", type=_count, default=500, metavar="M", help="of a training (default: 500)")
+    add("--runs", type=_count, default=1, metavar="R", help="trainings (default: 1)")
+    add("--html", type=Path, metavar="FILE", help="write one page with plots, which works offline")
+    add("--json", type=Path, metavar="FILE", help="write the findings as JSON")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1")
+    return value
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    chosen = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    unknown = [part for part in chosen if part not in PARTS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
+    return chosen
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Stand-ins for public records: random, in the structure and the rough range of the training data."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.batches import record_leaves, replace_leaves, replace_values, values_of
+from lightning_gep.gradients.isolation import in_short
+from lightning_gep.gradients.mixing import RECORDS_TRIED
+
+
+def stand_in_records(loader: DataLoader[Any]) -> list[Any]:
+    """Records with the structure of the training data, for checks without public data.
+
+    Numbers are random. Of the training data only a few records are read, and of those only the structure, the range of
+    whole numbers and the kind of the others (between 0 and 1, positive or any); nothing but the outcome of the checks
+    remains of them.
+    """
+    data: Any = loader.dataset
+    records = [data[i % len(data)] for i in range(RECORDS_TRIED)]
+    values = [values_of(record) for record in records]
+    if len({len(row) for row in values}) > 1:  # nothing to compare: each record has its own structure
+        return [replace_values(r, [drawn_like([v])[0] for v in row]) for r, row in zip(records, values, strict=True)]
+    columns = [drawn_like(column) for column in zip(*values, strict=True)]
+    return [replace_values(record, row) for record, row in zip(records, zip(*columns, strict=True), strict=True)]
+
+
+def stand_in_batch(loader: DataLoader[Any]) -> Any:
+    """A batch of such records, with the structure of a training batch."""
+    batch = loader.collate_fn(stand_in_records(loader))
+    # Again, for what the collate function makes of texts, such as tokens.
+    return replace_leaves(batch, [drawn_like([leaf])[0] for leaf in record_leaves(batch)])
+
+
+def is_random(batch: Any) -> bool:
+    """Whether such a batch holds no value of a training record."""
+    return all(_numbers(leaf) is not None for leaf in record_leaves(batch))
+
+
+@contextmanager
+def explained(batch: Any) -> Iterator[None]:
+    """Errors of the user's code on a batch of stand-ins say what they come from, and the way out."""
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        what = in_short(error) if is_random(batch) else type(error).__name__
+        raise ConfigurationError(
+            f"training_step, or a hook before it, failed with {what}. It was not run on your data: without public data "
+            "it is checked on random records in the structure of the training data. If it is right and they are not, "
+            "pass a few records that it accepts, public or made by hand: aux_dataloader=DataLoader(...). "
+            "mechanism='gp' uses them for checks only.",
+            setting="aux_dataloader",
+        ) from error
+
+
+def drawn_like(column: Sequence[Any]) -> list[Any]:
+    """Random values in place of those that several records hold in one place; what holds no numbers stays."""
+    if len(column) > 1 and all(isinstance(value, list | tuple) for value in column) and len({*map(len, column)}) == 1:
+        entries = [drawn_like(entry) for entry in zip(*column, strict=True)]  # such as ids and a label
+        return [type(value)(entry[i] for entry in entries) for i, value in enumerate(column)]
+    numbers = [_numbers(value) for value in column]
+    known = [n.reshape(-1) for n in numbers if n is not None and n.dtype != torch.bool and not n.is_complex()]
+    seen = torch.cat([part.double() for part in known]) if known else torch.zeros(0)
+    seen = seen[torch.isfinite(seen)]
+    return [value if n is None else _as(value, _draw(n, seen)) for value, n in zip(column, numbers, strict=True)]
+
+
+def _draw(like: Tensor, seen: Tensor) -> Tensor:
+    """Random numbers in the shape and type of a tensor, and of the kind of all that were seen in its place."""
+    if like.dtype == torch.bool:
+        return torch.rand(like.shape) < 0.5
+    if like.is_complex() or not seen.numel():
+        return torch.randn_like(like) if like.is_floating_point() or like.is_complex() else torch.zeros_like(like)
+    if not like.is_floating_point() or torch.equal(seen, seen.round()):
+        smallest, largest = int(seen.min() > 0), max(0, _largest(seen))
+        return torch.randint(smallest, max(smallest, largest) + 1, like.shape).to(like.dtype)
+    if seen.min() >= 0 and seen.max() <= 1:
+        return torch.rand_like(like)
+    if seen.min() >= 0:
+        return torch.randn_like(like).exp()
+    return torch.randn_like(like)
+
+
+def _largest(seen: Tensor) -> int:
+    """The largest whole number; the second largest if the first is far off, like the 255 of labels to ignore."""
+    second, first = ([0.0, *seen.unique().tolist()])[-2:]
+    return int(first if first <= 2 * second + 1 or len(seen) < 2 else second)
+
+
+def _numbers(value: Any) -> Tensor | None:
+    """A value as a tensor; None if it holds no numbers."""
+    if isinstance(value, str | bytes) or value is None:
+        return None
+    if isinstance(value, Tensor):
+        return value.detach() if value.layout == torch.strided and not value.is_quantized else None
+    try:
+        return torch.as_tensor(np.array(value))  # a copy, which can be written to
+    except Exception:  # a type that torch does not have
+        return None
+
+
+def _as(value: Any, drawn: Tensor) -> Any:
+    """Drawn numbers in the type of a value."""
+    if isinstance(value, Tensor):
+        return drawn.to(value.device)
+    if isinstance(value, np.ndarray | np.generic):
+        return drawn.numpy().astype(value.dtype) if value.ndim else value.dtype.type(drawn.item())
+    return type(value)(drawn.tolist())
