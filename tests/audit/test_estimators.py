@@ -77,7 +77,7 @@ def test_clopper_pearson_is_where_the_binomial_has_its_level(successes):
 
 @pytest.mark.parametrize("mu", [0.0, 1.67])
 def test_the_threshold_bound_is_valid_although_the_threshold_is_chosen(mu):
-    """Both intervals have to fail for a failure, so it holds oftener than it says; without the halves it would not."""
+    """A union bound over two intervals holds oftener than it says; chosen and tested on one half, it would not hold."""
     truth = gaussian_epsilon(mu, DELTA)
     above = sum(threshold_bound(*scores(mu, 400, seed), DELTA, 0.8).epsilon > truth for seed in range(150))
     assert above <= failures_allowed(150, 0.1)
