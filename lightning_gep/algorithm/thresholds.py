@@ -17,7 +17,7 @@ LARGEST_CLIP, SHARE_OF_NORM = 1.0, 0.5
 """The embedding's threshold: 1, or half the median norm if that is less. Where nearly every record is clipped, the
 scale of both thresholds only trades with the learning rate, and at 1 learning rates mean the same from model to model;
 their ratio is what has to fit."""
-CANDIDATES = (25, 50, 100, 200, 350, 500, 750, 1000, 1500, 2000)
+CANDIDATES = (25, 50, 100, 200, 350, 500)
 LARGEST_BASIS = 2**27
 """Numbers in a basis whose size is chosen: half a gigabyte in float32."""
 
@@ -68,6 +68,11 @@ def largest_choice(sizes: Sequence[int], num_anchors: int) -> int:
     most = max(1, min(num_anchors, sum(sizes) // 2))
     affordable = (c for c in CANDIDATES if c <= most and basis_numbers(c, sizes) <= LARGEST_BASIS)
     return max(affordable, default=min(most, CANDIDATES[0]))
+
+
+def limited_by_memory(k: int, sizes: Sequence[int]) -> bool:
+    """Whether a chosen k is the largest whose basis fits into memory."""
+    return k < CANDIDATES[-1] and k == largest_choice(sizes, CANDIDATES[-1]) and k < sum(sizes) // 2
 
 
 def basis_numbers(k: int, sizes: Sequence[int]) -> int:

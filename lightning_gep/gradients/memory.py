@@ -8,12 +8,14 @@ import ctypes
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.interface import LossFunction
 
@@ -69,6 +71,18 @@ def free_memory(device: torch.device) -> int:
     except OSError:
         found = None
     return int(found[1]) * 1024 if found else 2**40
+
+
+def check_basis_fits(sizes: Sequence[int], quotas: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+    """Raises ConfigurationError if a basis with `quotas` rows for groups of `sizes` parameters exceeds the memory."""
+    needed = dtype.itemsize * sum(rows * columns for rows, columns in zip(quotas, sizes, strict=True))
+    free = free_memory(device)
+    if needed > free:
+        raise ConfigurationError(
+            f"The basis of k={sum(quotas)} vectors takes {needed / 1e9:.2g} GB, but {device} has {free / 1e9:.2g} GB "
+            "free. Lower k, or train fewer parameters.",
+            setting="k",
+        )
 
 
 def keep_freed_memory(device: torch.device) -> bool:

@@ -133,10 +133,10 @@ class PrivacyAccount:
     def discard_ledger(self) -> None:
         """Delete the ledger of a run that was refused before its first release."""
         self.close_ledger()
-        if self.ledger_path is not None and self.steps == 0:
-            self.ledger_path.unlink(missing_ok=True)
+        if self.ledger is not None and self.ledger.content.count == 0:
+            self.ledger.path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # not empty
-                self.ledger_path.parent.rmdir()
+                self.ledger.path.parent.rmdir()
 
     def _use(self, ledger: Ledger) -> None:
         """Take the larger count of ledger and account, and write down what the ledger lacks before the next crash."""

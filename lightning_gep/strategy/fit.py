@@ -19,7 +19,7 @@ from lightning_gep.algorithm.subspace import BasisSource, NoSubspace, PowerSubsp
 from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.algorithm.tracked import TrackedSubspace
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.memory import keep_freed_memory
+from lightning_gep.gradients.memory import check_basis_fits, keep_freed_memory
 from lightning_gep.gradients.mixing import RECORDS_TRIED, check_collate
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.card.content import RunFacts
@@ -120,6 +120,9 @@ def prepare_fit(
     settings.plan(**size, steps=steps, noise_multiplier=0.0)
     if settings.epsilon is not None and steps is None:
         settings.plan(**size, steps=None)
+
+    if settings.uses_basis and settings.k != "auto":
+        check_basis_fits(groups.sizes, groups.quotas(settings.k), torch.float32, device)
 
     keep_freed_memory(device)
     seed = settings.seed if settings.generator == "seeded" else None

@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from lightning_gep.algorithm.thresholds import limited_by_memory
 from lightning_gep.privacy.files import CARD_PAGE
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.strategy.internals import attached_trainer, current_hook
@@ -153,7 +154,7 @@ def announce(settings: PrivacySettings, fit: "Fit", card: Path | None) -> None:
     lines = {
         "guarantee": _guarantee(plan) if private else "NOT private",
         "mechanism": f"{settings.mechanism}; noise multiplier {plan.event.noise_multiplier:.4g}; {clips}"
-        + (f"; k = {fit.chosen.k}" if settings.uses_basis else ""),
+        + _k(settings, fit),
         "sampling": f"each record with probability {plan.sample_rate:.4g} in each of {_steps(plan)} steps",
         "gradients": fit.gradients.backend.reason,
         "not logged": "" if settings.log_nonprivate else ", ".join(fit.logged),
@@ -173,6 +174,13 @@ def announce(settings: PrivacySettings, fit: "Fit", card: Path | None) -> None:
 def _guarantee(plan: PrivacyPlan) -> str:
     target = "counted, without a target" if plan.target_epsilon is None else f"at most {plan.target_epsilon:g}"
     return f"private: ε {target}, δ = {plan.delta:g}, by {plan.accountant}"
+
+
+def _k(settings: PrivacySettings, fit: "Fit") -> str:
+    if not settings.uses_basis:
+        return ""
+    limited = settings.k == "auto" and limited_by_memory(fit.chosen.k, fit.gradients.groups.sizes)
+    return f"; k = {fit.chosen.k}" + (", which keeps the basis below 512 MB (set k for more)" if limited else "")
 
 
 def _steps(plan: PrivacyPlan) -> str:

@@ -9,6 +9,7 @@ from lightning_gep.algorithm.thresholds import (
     choose_clip_norm,
     choose_thresholds,
     largest_choice,
+    limited_by_memory,
 )
 from lightning_gep.strategy.strategy import GEPStrategy
 from tests.reference import orthonormal_rows
@@ -62,6 +63,10 @@ def test_a_basis_that_is_chosen_has_its_size_in_memory_bounded():
     assert basis_numbers(100, [1_000_000] * 5) <= LARGEST_BASIS < basis_numbers(200, [1_000_000] * 5)
     assert largest_choice([10**9], 500) == 25
     assert largest_choice([30], 500) == 15
+    million = [1_000_000] * 5
+    assert [limited_by_memory(k, million) for k in (50, 100)] == [False, True]
+    assert not limited_by_memory(500, [50_000] * 5)
+    assert not limited_by_memory(15, [30])
 
 
 def test_the_threshold_of_dp_sgd_is_one_or_half_the_median_norm():

@@ -6,6 +6,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.audit.canaries import Canaries, NumberedLoader, WithCanaries, canaries_in
+from lightning_gep.audit.mechanism import releases
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import choose_backend
 from tests.audit.toys import subject
@@ -83,9 +84,17 @@ def test_hooks_get_the_users_batch_and_the_class_comes_back():
         assert module.configure_optimizers().param_groups[0]["lr"] == 0
 
 
-def test_the_module_can_be_trained_after_an_audit(tmp_path):
-    from lightning_gep.audit.mechanism import releases
+def test_any_module_can_be_audited():
+    def as_dict(items):
+        return {"x": torch.stack([x for x, _ in items]), "y": torch.stack([y for _, y in items])}
 
+    seen = releases(subject(module=Dicts(), train_loader=loader(collate_fn=as_dict)), 0.5, accuracy=0.5)
+    assert seen.scores.shape[1] == 21, "as many canaries as parameters"
+    assert float(seen.sides[1].std()) == pytest.approx(1.0, abs=0.1)
+    assert seen.scale(0.5) == pytest.approx(1.0, abs=0.12)
+
+
+def test_the_module_can_be_trained_after_an_audit(tmp_path):
     module = Classifier()
     before = weights(module).clone()
     releases(subject(module=module), 2.0, accuracy=0.5, canaries=100)

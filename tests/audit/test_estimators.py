@@ -75,11 +75,12 @@ def test_clopper_pearson_is_where_the_binomial_has_its_level(successes):
     assert binom.cdf(successes, 20, high) == pytest.approx(0.05) if successes < 20 else high == 1
 
 
-@pytest.mark.parametrize("mu", [0.3, 1.67])
+@pytest.mark.parametrize("mu", [0.0, 1.67])
 def test_the_threshold_bound_is_valid_although_the_threshold_is_chosen(mu):
+    """A union bound over two intervals holds oftener than it says; chosen and tested on one half, it would not hold."""
     truth = gaussian_epsilon(mu, DELTA)
     above = sum(threshold_bound(*scores(mu, 400, seed), DELTA, 0.8).epsilon > truth for seed in range(150))
-    assert above <= failures_allowed(150, 0.2)
+    assert above <= failures_allowed(150, 0.1)
 
 
 @pytest.mark.parametrize("direction", [1, -1])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import memory
 from lightning_gep.gradients.memory import (
     SET_BY_USER,
@@ -80,3 +81,14 @@ def test_a_fit_keeps_freed_memory(monkeypatch, tmp_path):
     trainer(tmp_path, strategy(mechanism="gp"), max_steps=1).fit(Classifier(), loader())
     assert asked == [CPU]
     assert not keep_freed_memory(torch.device("meta")), "memory of other devices is left to torch"
+
+
+def test_a_basis_that_does_not_fit_is_refused_before_training(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
+    used = strategy(k=40)
+    with pytest.raises(
+        ConfigurationError, match=r"k=40 vectors takes .* GB, but cpu has 1e-06 GB free. Lower k"
+    ) as raised:
+        trainer(tmp_path, used).fit(Classifier(), loader())
+    assert raised.value.setting == "k"
+    assert used.privacy is None

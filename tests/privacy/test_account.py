@@ -181,3 +181,13 @@ def test_marks_of_a_run_survive_a_checkpoint():
     assert resumed.report()["private"] is False
     before = {name: value for name, value in account.state_dict().items() if name != "trusted"}
     assert not PrivacyAccount.from_state(before).trusted, "checkpoints of earlier versions have no such mark"
+
+
+def test_only_a_ledger_without_releases_is_discarded(tmp_path):
+    for charges in (0, 1):
+        account = PrivacyAccount(plan())
+        account.open_ledger(tmp_path / "privacy" / f"{charges}.ledger")
+        for _ in range(charges):
+            account.charge()
+        account.discard_ledger()
+    assert [path.name for path in (tmp_path / "privacy").iterdir()] == ["1.ledger"]

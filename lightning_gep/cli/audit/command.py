@@ -19,6 +19,8 @@ examples:
       every combination of the values given, without training, and a page with plots
   gep-audit --parts training --runs 5
       canaries in five trainings
+  gep-audit --replay 200
+      200 steps on public records, played again with one record more or less: what moves, and by how much
 """
 PARTS = ("release", "run", "training")
 
@@ -38,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         parser.exit(2, f"gep-audit: {error.filename}: {error.strerror}.\n")
     if exceeded:
-        parser.exit(1, "gep-audit: a lower bound is above the ε that is claimed.\n")
+        what = "a lower bound is above the ε that is claimed" if options.replay is None else "more moved than may"
+        parser.exit(1, f"gep-audit: {what}.\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -57,6 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--accuracy", type=_share, default=0.03, metavar="A", help="of part release (default: 0.03); half takes 4×")
     add("--canaries", type=_count, default=500, metavar="M", help="of a training (default: 500)")
     add("--runs", type=_count, default=1, metavar="R", help="trainings (default: 1)")
+    add("--replay", type=_count, metavar="N", help="instead, replay N steps with one public record more or less")
     add("--html", type=Path, metavar="FILE", help="write one page with plots, which works offline")
     add("--json", type=Path, metavar="FILE", help="write the findings as JSON")
     return parser

@@ -16,7 +16,7 @@ TITLES = {
     "run": "The steps of a whole run, composed",
     "training": "A training with canaries in its data",
 }
-COLUMNS = ["mechanism", "claimed ε", "at δ", "bound by", "ε at least", "of the claim"]
+COLUMNS = ["mechanism", "claimed ε", "at δ", "bound by", "ε at least", "of claim"]
 
 
 def findings_tables(findings: Sequence[Finding]) -> Group:
@@ -31,7 +31,9 @@ def by_part(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
 
 
 def _table(title: str, findings: Sequence[Finding]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="bold")
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left", title_style="bold"
+    )
     for name in COLUMNS:
         table.add_column(name, justify="left" if name in ("mechanism", "bound by") else "right", no_wrap=True)
     for finding in findings:

@@ -1,7 +1,7 @@
 """gep-audit from its parsed options to what it prints and writes."""
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -15,10 +15,12 @@ from rich.progress import Progress
 from rich.text import Text
 
 from lightning_gep.audit import Finding, Subject, audit
+from lightning_gep.audit.replay import run_replay
 from lightning_gep.cli.audit.output import findings_tables, verdict
 from lightning_gep.cli.failures import one_line_errors
 from lightning_gep.cli.plan.inputs import composed_runs, strategy_arguments, words
 from lightning_gep.privacy.files import write_json
+from lightning_gep.strategy.public_data import find_public_loader
 
 LENGTH = ("max_epochs", "max_steps", "limit_train_batches", "accelerator", "precision")
 """Settings of the trainer that an audit takes over; the rest is about logs and checkpoints."""
@@ -28,6 +30,9 @@ def run(options: Namespace) -> bool:
     """Audit every combination, write the files asked for, and print; returns whether a bound exceeds its claim."""
     console, found = Console(), list[Finding]()
     runs = composed_runs(options.overrides)
+    if options.replay is not None:
+        held = [_replay(config, labels, options.replay, console) for config, labels in runs]
+        return not all(held)
     confidence = 1 - (1 - options.confidence) / len(runs)
     with _progress() as report:
         for number, (config, labels) in enumerate(runs, 1):
@@ -54,6 +59,16 @@ def run(options: Namespace) -> bool:
         if path is not None:
             console.print(Text(f"Written: {path}"))
     return any(each.exceeded for each in found)
+
+
+def _replay(config: DictConfig, labels: Mapping[str, str], replays: int, console: Console) -> bool:
+    """Whether nothing moved by more than its declared sensitivity."""
+    with one_line_errors(words(labels), config):
+        subject = subject_of(config)
+        public = find_public_loader(None, subject.datamodule, subject.module)
+        report = run_replay(subject.module, public, replays=replays, **subject.settings)
+    console.print(Text("\n".join(filter(None, (words(labels), str(report))))))
+    return report.held
 
 
 def subject_of(config: DictConfig) -> Subject:

@@ -1,7 +1,9 @@
 import json
 
 import pytest
+import torch
 
+from lightning_gep.algorithm import gep
 from lightning_gep.audit import Finding
 from lightning_gep.audit.estimators import Bound
 from lightning_gep.cli.audit import run as command_run
@@ -92,3 +94,14 @@ def test_a_browser_draws_the_page(browser, tmp_path):  # noqa: F811
     assert watched.errors == []
     assert watched.requests == [path.as_uri()]
     watched.close()
+
+
+def test_steps_are_replayed_on_public_records(capsys, monkeypatch):
+    main(["mechanism=gp,spectral", "privacy.accountant=rdp", "--replay", "24"])
+    printed = capsys.readouterr().out
+    assert printed.count("moved though it must not: nothing") == 2
+    monkeypatch.setattr(gep, "clip_factors", lambda first, second, _: (torch.ones_like(first), torch.ones_like(second)))
+    with pytest.raises(SystemExit) as exit_of_command:
+        main(["mechanism=gp", "privacy.accountant=rdp", "--replay", "24"])
+    assert exit_of_command.value.code == 1
+    assert "more moved than may" in capsys.readouterr().err
