@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA ?= data
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train results bench audit lint types contracts unit quick test mutants clean
+.PHONY: help setup train results bench audit docs lint types contracts unit quick test mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
@@ -39,6 +39,9 @@ audit: $(VENV)/.example  ## lower bounds on ε, measured, beside the claims of e
 	$(BIN)/gep-audit mechanism=gep,bgep,gp,spectral privacy.epsilon=1,2,8 privacy.delta=1e-5 --parts release,run --html audit.html
 	$(BIN)/gep-audit mechanism=gep,bgep,gp,spectral trainer.max_epochs=5 --parts training --canaries 300
 
+docs: setup  ## build the site from docs/ into site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 lint: setup  ## check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -62,4 +65,4 @@ mutants: setup  ## plant 47 bugs that break privacy, and show that a test fails 
 	$(BIN)/python -m tests.planted_bugs
 
 clean:  ## delete the virtual environment and the caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache dist site

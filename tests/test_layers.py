@@ -1,11 +1,16 @@
 """What importing the package brings with it; import-linter holds the layers themselves."""
 
+import inspect
+import re
 import subprocess
 import sys
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
 import lightning_gep
+from lightning_gep.privacy.accounting import ACCOUNTANTS
+from lightning_gep.privacy.release import MECHANISMS
 from lightning_gep.strategy.settings import DEFAULTS
 
 HEAVY = ("hydra", "omegaconf", "plotly", "wandb", "opacus", "rich", "sklearn")
@@ -49,9 +54,27 @@ def test_the_strategys_name_is_known_once_the_package_is_imported():
 
 
 def test_every_argument_of_the_strategy_is_documented_with_its_default():
-    documented = lightning_gep.GEPStrategy.__doc__.partition("Args:")[2].partition("Raises:")[0]
+    arguments = lightning_gep.GEPStrategy.__doc__.partition("Args:\n")[2].partition("\n\n")[0]
+    documented = dict(re.findall(r"^ {8}(\w+): (.*?)(?=^ {8}\w|\Z)", arguments, re.MULTILINE | re.DOTALL))
+    assert list(documented) == list(inspect.signature(lightning_gep.GEPStrategy).parameters)
     for name, default in DEFAULTS.items():
-        entry = documented.partition(f"\n        {name}: ")[2].partition("\n        \n")[0]
-        assert entry, name
         shown = f'"{default}"' if isinstance(default, str) else str(default)
-        assert shown in entry, (name, default)
+        assert shown in documented[name], (name, default)
+        assert "default" in documented[name].lower(), name
+
+
+CHOICES = {"mechanism": MECHANISMS, "accountant": ACCOUNTANTS}
+
+
+def test_an_editor_completes_the_choices_of_every_argument_that_is_a_name():
+    """And they are the choices there are: the class docstring names each of them."""
+    hints = get_type_hints(lightning_gep.GEPStrategy.__init__)
+    for name in ("mechanism", "accountant", "generator", "subspace", "gradients", "start_method"):
+        assert get_origin(hints[name]) is Literal
+        for choice in get_args(hints[name]):
+            lightning_gep.GEPStrategy(
+                epsilon=1.0, **{name: choice, **({"mechanism": "gp"} if choice == "ghost" else {})}
+            )
+            assert f'"{choice}"' in lightning_gep.GEPStrategy.__doc__
+    for name, choices in CHOICES.items():
+        assert get_args(hints[name]) == tuple(choices)

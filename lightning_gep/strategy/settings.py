@@ -5,7 +5,7 @@ This module imports neither torch nor Lightning, so that commands can read the d
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lightning_gep.arguments import boolean, finite_positive, not_negative, one_of, positive_integer
 from lightning_gep.errors import ConfigurationError
@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 
     from lightning_gep.algorithm.groups import Grouping
 
+# Literals, so that an editor completes the values.
 Auto = Literal["auto"]
-GENERATORS = ("system", "secure", "seeded")
+MechanismName = Literal["gep", "bgep", "gp", "spectral"]
+AccountantName = Literal["pld", "rdp", "prv"]
+Generator = Literal["system", "secure", "seeded"]
+SubspaceName = Literal["tracked", "power", "random"]
+BackendName = Literal["auto", "functional", "ghost", "hooks", "loop"]
+StartMethod = Literal["popen", "fork", "forkserver", "spawn"]
 
 
 @dataclass(frozen=True)
@@ -31,10 +37,10 @@ class PrivacySettings:
     delta: float | None = None
     k: int | Auto = "auto"
     noise_multiplier: float | None = None
-    accountant: str = "pld"
-    generator: str = "system"
+    accountant: AccountantName = "pld"
+    generator: Generator = "system"
     seed: int = 0
-    mechanism: str = "gep"
+    mechanism: MechanismName = "gep"
     clip_embedding: float | Auto = "auto"
     clip_residual: float | Auto = "auto"
     clip_norm: float | Auto = 1.0
@@ -57,7 +63,7 @@ class PrivacySettings:
             check_delta(self.delta)
         if self.k != "auto":
             positive_integer("k", self.k, "It is the number of basis vectors, e.g. 1000, or 'auto'.")
-        one_of("generator", self.generator, GENERATORS)
+        one_of("generator", self.generator, get_args(Generator))
         one_of("mechanism", self.mechanism, MECHANISMS)
         make_accountant(self.accountant)
         self.make_mechanism()
@@ -133,21 +139,21 @@ class CostSettings:
     """The settings that decide the cost of a step and the quality of the subspace, but not the guarantee."""
 
     groups: "Grouping" = "balanced"
-    subspace: str = "tracked"
+    subspace: SubspaceName = "tracked"
     num_anchors: int | None = None
     refresh_every: int = 1
     decay: float = 0.95
     power_iterations: int = 1
     precondition: bool = False
     microbatch_size: int | Auto = "auto"
-    gradients: str = "auto"
+    gradients: BackendName = "auto"
     aux_dataloader: "DataLoader[Any] | Callable[[], DataLoader[Any]] | None" = None
-    start_method: str = "popen"
+    start_method: StartMethod = "popen"
 
     def __post_init__(self) -> None:
-        one_of("subspace", self.subspace, ("tracked", "power", "random"))
-        one_of("gradients", self.gradients, ("auto", "functional", "ghost", "hooks", "loop"))
-        one_of("start_method", self.start_method, ("popen", "fork", "forkserver", "spawn"))
+        one_of("subspace", self.subspace, get_args(SubspaceName))
+        one_of("gradients", self.gradients, get_args(BackendName))
+        one_of("start_method", self.start_method, get_args(StartMethod))
         boolean("precondition", self.precondition)
         positive_integer("num_anchors", self.anchors, "It is the number of public records used by each refresh.")
         if self.microbatch_size != "auto":

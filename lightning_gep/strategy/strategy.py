@@ -32,7 +32,18 @@ from lightning_gep.strategy.refusals import (
     check_trainer,
 )
 from lightning_gep.strategy.release_checks import as_hooks_may_leave_it
-from lightning_gep.strategy.settings import Auto, CostSettings, PrivacySettings, settings_from
+from lightning_gep.strategy.settings import (
+    AccountantName,
+    Auto,
+    BackendName,
+    CostSettings,
+    Generator,
+    MechanismName,
+    PrivacySettings,
+    StartMethod,
+    SubspaceName,
+    settings_from,
+)
 
 EPSILON_BY_NAME = 8.0
 
@@ -55,27 +66,34 @@ class GEPStrategy(AccountedStrategy):
             More vectors capture more of the gradient but need more memory, more public records and more noise.
         noise_multiplier: The noise multiplier σ of a step, instead of `epsilon`. 0 trains without privacy (ε = ∞).
             Default None.
-        accountant: "pld" (default, tight), "rdp" (faster, a looser bound) or "prv".
+        accountant: "pld" (default, tight); "rdp", faster with a looser bound; or "prv", Opacus' accountant, to compare
+            with its figures (needs the extra `prv`).
         generator: The source of sampling and noise: "system" (default); "secure", which is cryptographically secure and
             slower; or "seeded", which is reproducible, for tests, and NOT private.
-        seed: The seed of generator="seeded". Default 0.
+        seed: The seed of generator="seeded". Default 0. Change it to repeat a test with other draws.
         mechanism: "gep" (default); "bgep", without the residual: less noise, but biased; "gp", which is DP-SGD
             without public data; or "spectral", DP-SGD with noise shaped by the spectrum of the public gradients.
-        clip_embedding: The norm to which embeddings are clipped (S₁). Default "auto": chosen on public data.
-        clip_residual: The norm to which residuals are clipped (S₂). Default "auto": chosen on public data.
-        clip_norm: The norm to which mechanism="gp" and "spectral" clip gradients. Default 1.0. "auto" chooses it on
-            public data: half the median norm, at most 1.
-        clipping: "separate" (default) or "joint", which clips embedding and residual by their common norm.
+        clip_embedding: The L2 norm to which embeddings are clipped (S₁). Default "auto": chosen on public data. Give a
+            number to compare runs at the same thresholds, or to plan their noise.
+        clip_residual: The L2 norm to which residuals are clipped (S₂). Default "auto": chosen on public data. Lower it
+            if the residual's noise dominates, which grows with S₂√p.
+        clip_norm: The L2 norm to which mechanism="gp" and "spectral" clip gradients. Default 1.0. "auto" chooses
+            it on public data: half the median norm, at most 1. Noise is proportional to it.
+        clipping: "separate" (default) or "joint", which clips embedding and residual by their common norm; then both
+            have the same σ, and the ratio of the two thresholds balances them.
         split: How GEP divides the budget between embedding and residual: "optimal" (default), "equal" as in the paper,
             or a pair of sigmas of which only the ratio counts.
         groups: How parameters are grouped, each group with its own basis. Default "balanced"; see
             `ParameterGroups.from_module` for other groupings and for your own.
         subspace: "tracked" (default) updates the basis with a few new public gradients at a time; "power" computes it
             anew, as in the paper; "random" needs no public gradients and serves as a baseline.
-        num_anchors: Public records per refresh of the basis. Default None: 50, or 2000 for "power".
+        num_anchors: Public records per refresh of the basis. Default None: 50, or 2000 for "power". More give a better
+            basis and cost as much time as private records.
         refresh_every: Steps between two refreshes. Default 1; larger values are faster, with an older basis.
-        decay: How much of its spectrum a tracked basis keeps per refresh, from 0 to 1. Default 0.95.
-        power_iterations: Iterations of subspace="power". Default 1, as in the paper.
+        decay: How much of its spectrum a tracked basis keeps per refresh, from 0 to 1. Default 0.95, a memory of about
+            20 refreshes. Lower it if the weights move fast.
+        power_iterations: Iterations of subspace="power". Default 1, as in the paper. Each further one reads all anchors
+            again, for a basis closer to their principal components.
         precondition: Keep the scaling by the public spectrum in the update of mechanism="spectral", which is often the
             better step but not the gradient any more. Default False: the update is an unbiased gradient.
         microbatch_size: Records whose gradients are held in memory at a time. Default "auto": what fits the device.
@@ -119,29 +137,29 @@ class GEPStrategy(AccountedStrategy):
         k: int | Auto = PrivacySettings.k,
         *,
         noise_multiplier: float | None = PrivacySettings.noise_multiplier,
-        accountant: str = PrivacySettings.accountant,
-        generator: str = PrivacySettings.generator,
+        accountant: AccountantName = PrivacySettings.accountant,
+        generator: Generator = PrivacySettings.generator,
         seed: int = PrivacySettings.seed,
-        mechanism: str = PrivacySettings.mechanism,
+        mechanism: MechanismName = PrivacySettings.mechanism,
         clip_embedding: float | Auto = PrivacySettings.clip_embedding,
         clip_residual: float | Auto = PrivacySettings.clip_residual,
         clip_norm: float | Auto = PrivacySettings.clip_norm,
         clipping: Clipping = PrivacySettings.clipping,
         split: Split = PrivacySettings.split,
         groups: Grouping = CostSettings.groups,
-        subspace: str = CostSettings.subspace,
+        subspace: SubspaceName = CostSettings.subspace,
         num_anchors: int | None = CostSettings.num_anchors,
         refresh_every: int = CostSettings.refresh_every,
         decay: float = CostSettings.decay,
         power_iterations: int = CostSettings.power_iterations,
         precondition: bool = CostSettings.precondition,
         microbatch_size: int | Auto = CostSettings.microbatch_size,
-        gradients: str = CostSettings.gradients,
+        gradients: BackendName = CostSettings.gradients,
         aux_dataloader: DataLoader[Any] | Callable[[], DataLoader[Any]] | None = CostSettings.aux_dataloader,
         log_nonprivate: bool = PrivacySettings.log_nonprivate,
         trust_checkpoint: bool = PrivacySettings.trust_checkpoint,
         public_data_is_disjoint: bool = PrivacySettings.public_data_is_disjoint,
-        start_method: str = CostSettings.start_method,
+        start_method: StartMethod = CostSettings.start_method,
     ) -> None:
         self.settings, self.cost = settings_from(locals())
         make_subspace(self.cost, (1,), (1,))  # refuses wrong settings now

@@ -20,11 +20,11 @@ FIGURES_HEAD = ["figure", "experiments, in their first epochs", "published", "ou
 
 def overview(text: str, tables: Sequence[Table], output: Path = RESULTS) -> str:
     """The README with its tables brought up to date."""
-    text = _between("tables", text, markdown_table(HEAD, [_row(table, output) for table in tables]))
-    return _between("figures", text, markdown_table(FIGURES_HEAD, [_figure_row(figure, output) for figure in FIGURES]))
+    text = between("tables", text, markdown_table(HEAD, [_row(table, output) for table in tables]))
+    return between("figures", text, markdown_table(FIGURES_HEAD, [_figure_row(figure, output) for figure in FIGURES]))
 
 
-def _between(name: str, text: str, lines: list[str]) -> str:
+def between(name: str, text: str, lines: list[str]) -> str:
     """The text with these lines between its two marks of that name."""
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
     before, rest = text.split(begin)
