@@ -58,7 +58,7 @@ class FactoredGradients:
         """
         by_name = dict(zip(self.groups.shapes, rotations, strict=True)) if rotations else {}
         squares = [factor.squares(by_name.get(name)) for name, factor in self.factors.items()]
-        squares += [_squares(rows.flatten(1), by_name.get(name)) for name, rows in self.rows.items()]
+        squares += [_squares(rows.reshape(len(rows), -1), by_name.get(name)) for name, rows in self.rows.items()]
         return torch.stack(squares).sum(0).sqrt()[: self.records]
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
