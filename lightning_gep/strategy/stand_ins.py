@@ -80,7 +80,9 @@ def _draw(like: Tensor, seen: Tensor) -> Tensor:
     if like.is_complex() or not seen.numel():
         return torch.randn_like(like) if like.is_floating_point() or like.is_complex() else torch.zeros_like(like)
     if not like.is_floating_point() or torch.equal(seen, seen.round()):
-        smallest, largest = int(seen.min() > 0), max(0, _largest(seen))
+        # A label to ignore is a whole number; among other numbers a large one is a value like any.
+        top = seen.max() if like.is_floating_point() else _largest(seen)
+        smallest, largest = int(seen.min() > 0), max(0, int(top))
         return torch.randint(smallest, max(smallest, largest) + 1, like.shape).to(like.dtype)
     if seen.min() >= 0 and seen.max() <= 1:
         return torch.rand_like(like)

@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from lightning_gep.audit.estimators import gaussian_delta, gaussian_epsilon
 from lightning_gep.audit.subsampled import StepLoss, TiltedRuns, moments_tilt, subsampled_bound, tilt_for
-from lightning_gep.privacy.accounting import Rdp, SampledGaussian, epsilon
+from lightning_gep.privacy.accounting import SampledGaussian, by_rdp, epsilon
 
 SVHN = {"sample_rate": 1000 / 604388, "steps": 12087, "delta": 1e-6}
 """The paper's settings for ε = 8; the authors' code has σ = 0.60 for each of the two parts."""
@@ -34,7 +34,7 @@ def test_the_bound_is_just_below_what_dp_accounting_gives(shifts, sample_rate, s
 def test_it_exposes_twice_the_rdp_of_a_subsampled_gaussian():
     """Counting the parts as two subsampled Gaussians is right only if each has a draw of its own; they share one."""
     rate, steps, delta = SVHN.values()
-    two_draws = Rdp().epsilon([(SampledGaussian(rate, 0.6), 2 * steps)], delta)
+    two_draws = by_rdp([(SampledGaussian(rate, 0.6), 2 * steps)], delta)
     assert two_draws < 8.1, "what the authors' code claims"
     assert subsampled_bound((1 / 0.6, 1 / 0.6), rate, steps, delta, confidence=0.999).epsilon > 18
 

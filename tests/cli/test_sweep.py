@@ -126,7 +126,7 @@ def test_jobs_of_a_sweep_with_several_processes_keep_to_their_own_settings(tmp_p
     for epsilon in (2, 8):
         log = (directory / f"privacy.epsilon={epsilon}" / "console.log").read_text()
         assert log.count("MEMBER: ") == 2
-        assert f"ε = {epsilon}, δ" in log
+        assert f"ε at most {epsilon}, δ" in log
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
 
-from lightning_gep.errors import ConfigurationError
+from lightning_gep.errors import ConfigurationError, LedgerError
 from lightning_gep.strategy import origins
 from lightning_gep.strategy.origins import ReleasedWeights, hashes_of, released_by
 from tests.resumable import every_step, module, run
@@ -125,7 +125,7 @@ def test_weights_of_a_checkpoint_without_privacy_state_may_know_the_data(tmp_pat
 def test_why_a_first_fit_failed_is_not_hidden_by_what_is_saved_then(tmp_path):
     (tmp_path / "privacy").write_text("a file where a folder should be")
     saving = OnExceptionCheckpoint(tmp_path / "error")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(LedgerError, match="No ledger can be kept"):
         trainer(tmp_path, strategy(), callbacks=[saving], enable_checkpointing=True).fit(module(), loader())
     (tmp_path / "privacy").unlink()
     with pytest.raises(ConfigurationError, match="before its first step, there is nothing to resume: fit without ckpt"):

@@ -49,6 +49,11 @@ PICKY = {
     "labels as floats": (lambda network, x, y: F.nll_loss(network(x), y.long()), X, LABELS.float()),
     "logarithms": (lambda network, x, y: F.cross_entropy(network(x.log() + x.sqrt()), y), X.exp(), LABELS),
     "counts": (lambda network, x, y: F.cross_entropy(network(x.log()), y), X.exp().ceil(), LABELS),
+    "few numbers, mostly zero": (
+        lambda network, x, y: (network(x) * y).sum(1).mean(),
+        X,
+        F.one_hot(LABELS, CLASSES) * 5.0,
+    ),
     "plain numbers": (lambda network, x, y: F.cross_entropy(network(x), y), X, LABELS.tolist()),
     "two ids": (
         lambda network, x, y: F.cross_entropy(network(F.one_hot(x, FEATURES).float()), y),

@@ -131,5 +131,5 @@ def test_the_place_of_a_card(tmp_path):
     there = tmp_path / "ckpt"
     assert card_directory([Callback(str(there))], tmp_path) == there
     assert card_directory([object(), Callback(None), Callback(there)], tmp_path) == there
-    assert card_directory([], str(tmp_path)) == tmp_path
-    assert card_directory([Callback("s3://bucket/x")], tmp_path) == tmp_path
+    assert card_directory([], str(tmp_path)) == tmp_path / "privacy"
+    assert card_directory([Callback("s3://bucket/x")], tmp_path) == tmp_path / "privacy"
