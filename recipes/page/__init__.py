@@ -13,7 +13,7 @@ from recipes.page.summary import PICTURE, compared, summary
 from recipes.page.table import section
 from recipes.pate import page as pate
 from recipes.running.outcome import RESULTS, Result, results_of
-from recipes.tables import PAIRS, TABLES
+from recipes.tables import COMPARISONS, TABLES
 from recipes.writing import WIDTH
 
 PAGE = "README.md"
@@ -52,7 +52,7 @@ def write_page(output: Path = RESULTS) -> None:
     output.mkdir(parents=True, exist_ok=True)
     for table in TABLES:
         plots.draw(table, results_of(table, output), output)
-    plots.draw_summary(compared(PAIRS, output), output / PICTURE)
+    plots.draw_summary(compared(COMPARISONS, output), output / PICTURE)
     draw_accuracy(output)
     (output / PAGE).write_text(page(output), "utf-8")
     if output == RESULTS:
@@ -63,7 +63,7 @@ def write_page(output: Path = RESULTS) -> None:
 def page(output: Path = RESULTS) -> str:
     """The whole page."""
     opening, legend = INTRODUCTION.split(SUMMARY)
-    lines = [*opening.splitlines(), *summary(compared(PAIRS, output)), "", *legend.strip().splitlines()]
+    lines = [*opening.splitlines(), *summary(compared(COMPARISONS, output)), "", *legend.strip().splitlines()]
     everything: list[Result] = []
     for table in TABLES:
         results = results_of(table, output)

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from recipes.page.summary import Compared
+from recipes.page.summary import CHALLENGERS, Compared
 from recipes.running.outcome import Result
 from recipes.tables.types import Cell, Table
 from recipes.writing import save_svg
@@ -100,20 +100,24 @@ def draw_over_k(table: Table, results: Results) -> Figure:
 
 
 def draw_summary(rows: Sequence[Compared], file: Path) -> None:
-    """A row for each pair: the difference, with a bar of two standard errors where there are several runs."""
+    """A row for each setting: the differences, with bars of two standard errors where there are several runs."""
     if not rows:
         return
-    figure = Figure(figsize=(7.5, 0.6 + 0.3 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(7.5, 0.8 + 0.32 * len(rows)), layout="constrained")
     axis = figure.subplots()
     axis.axvline(0, color="#8a8a8a", linewidth=1)
-    for place, each in enumerate(rows):
-        error = each.standard_error
-        style = {"markerfacecolor": "white"} if error is None else {"xerr": 2 * error, "capsize": 3}
-        axis.errorbar([each.difference], [place], fmt="o", color="#1d3557", **style)
+    for name, colour, shift in zip(CHALLENGERS, COLOURS, (-0.12, 0.12), strict=False):
+        found = [(place + shift, ahead) for place, row in enumerate(rows) if (ahead := row.ahead(name))]
+        for place, ahead in found:
+            error = ahead.standard_error
+            style = {"markerfacecolor": "white"} if error is None else {"xerr": 2 * error, "capsize": 3}
+            axis.errorbar([ahead.points], [place], fmt="o", color=colour, markersize=5, **style)
+        axis.plot([], [], "o", color=colour, label=name)
     axis.set_yticks(range(len(rows)), [each.label for each in rows], fontsize=8)
     axis.set_ylim(len(rows) - 0.5, -0.5)
-    axis.set_xlabel("GEP minus GP, points of test accuracy (bar: two standard errors; ring: one run)", fontsize=8)
+    axis.set_xlabel("minus GP, points of test accuracy (bar: two standard errors; ring: one run)", fontsize=8)
     axis.tick_params(axis="x", labelsize=8)
+    axis.legend(fontsize=8, frameon=False)
     save_svg(figure, file)
 
 

@@ -1,4 +1,4 @@
-"""The summary that opens the results page: where GEP beats GP, by how much, and whether that is more than chance."""
+"""The summary that opens the results page: where GEP and spectral beat GP, and whether that is more than chance."""
 
 import math
 import statistics
@@ -9,78 +9,96 @@ from pathlib import Path
 from lightning_gep.reporting.text import NOTHING
 from recipes.page.table import accuracy
 from recipes.running.outcome import Result, results_of
-from recipes.tables.types import Pair
+from recipes.tables.types import Comparison
 from recipes.writing import markdown_table
 
-PICTURE = "gep_against_gp.svg"
-HEAD = ["", "no privacy", "GP", "GEP", "GEP − GP", "runs"]
+PICTURE = "against_gp.svg"
+CHALLENGERS = ("GEP", "spectral")
+HEAD = ["", "no privacy", "GP", *CHALLENGERS, *(f"{name} − GP" for name in CHALLENGERS), "runs"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a mechanism is ahead of GP, in points of test accuracy."""
+
+    points: float
+    standard_error: float | None
+    """None if either side has a single run."""
+
+    @classmethod
+    def between(cls, gp: list[Result], other: list[Result]) -> "Difference":
+        """From the runs of both."""
+        sides = [[100 * run["test_accuracy"] for run in runs] for runs in (gp, other)]
+        points = statistics.fmean(sides[1]) - statistics.fmean(sides[0])
+        if min(map(len, sides)) < 2:
+            return cls(points, None)
+        return cls(points, math.sqrt(sum(statistics.variance(values) / len(values) for values in sides)))
+
+    @property
+    def sign(self) -> int:
+        """1 or −1 where it is ahead or behind by more than two standard errors, else 0."""
+        decided = self.standard_error is not None and abs(self.points) > 2 * self.standard_error
+        return int(math.copysign(1, self.points)) if decided else 0
+
+    def __str__(self) -> str:
+        return f"{self.points:+.2f}" + (", one run" if self.standard_error is None else f" ± {self.standard_error:.2f}")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A pair with its results."""
+    """A setting with the results of its mechanisms; those that were not run have none."""
 
     label: str
-    gp: list[Result]
-    gep: list[Result]
+    results: dict[str, list[Result]]
     baseline: list[Result]
 
-    @property
-    def difference(self) -> float:
-        """Points of test accuracy by which GEP is ahead."""
-        return statistics.fmean(_percent(self.gep)) - statistics.fmean(_percent(self.gp))
-
-    @property
-    def standard_error(self) -> float | None:
-        """The standard error of the difference; None if either side has a single run."""
-        sides = [_percent(self.gp), _percent(self.gep)]
-        if min(map(len, sides)) < 2:
-            return None
-        return math.sqrt(sum(statistics.variance(values) / len(values) for values in sides))
-
-    @property
-    def sign(self) -> int:
-        """1 or −1 where GEP is ahead or behind by more than two standard errors, else 0."""
-        error = self.standard_error
-        return 0 if error is None or abs(self.difference) <= 2 * error else int(math.copysign(1, self.difference))
+    def ahead(self, name: str) -> Difference | None:
+        """How far a mechanism is ahead of GP; None where it was not run."""
+        runs = self.results.get(name)
+        return Difference.between(self.results["GP"], runs) if runs else None
 
     @property
     def row(self) -> list[str]:
         """Its row of the summary."""
-        error = self.standard_error
-        spread = ", one run" if error is None else f" ± {error:.2f}"
-        sides = [accuracy(runs, "test_accuracy") or NOTHING for runs in (self.baseline, self.gp, self.gep)]
-        return [self.label, *sides, f"{self.difference:+.2f}{spread}", f"{len(self.gp)}, {len(self.gep)}"]
+        mechanisms = [self.results.get(name, []) for name in ("GP", *CHALLENGERS)]
+        accuracies = [accuracy(runs, "test_accuracy") or NOTHING for runs in (self.baseline, *mechanisms)]
+        differences = [str(self.ahead(name) or NOTHING) for name in CHALLENGERS]
+        return [self.label, *accuracies, *differences, ", ".join(str(len(runs)) for runs in mechanisms)]
 
 
-def compared(pairs: Sequence[Pair], output: Path) -> list[Compared]:
-    """The pairs with results on both sides."""
-    results = [(pair, results_of(pair.table, output)) for pair in pairs]
-    return [
-        Compared(pair.label, found[pair.gp], found[pair.gep], found.get(pair.without_privacy, []))
-        for pair, found in results
-        if found[pair.gp] and found[pair.gep]
-    ]
+def compared(comparisons: Sequence[Comparison], output: Path) -> list[Compared]:
+    """The settings in which GP and another mechanism have run."""
+    rows = []
+    for each in comparisons:
+        found = results_of(each.table, output)
+        results = {name: found[cell] for name, cell in each.cells.items()}
+        if results["GP"] and any(results.get(name) for name in CHALLENGERS):
+            rows.append(Compared(each.label, results, found.get(each.without_privacy, [])))
+    return rows
 
 
 def summary(rows: Sequence[Compared]) -> list[str]:
     """The section; empty if there is nothing to compare."""
     if not rows:
         return []
-    ahead, behind = ("; ".join(each.label for each in rows if each.sign == sign) for sign in (1, -1))
     return [
         "## In a minute",
         "",
-        "Test accuracy in percent, mean ± standard deviation over runs; the difference with its standard error.",
-        f"GEP is ahead of GP by more than twice that error in: {ahead or 'nothing so far'}.",
-        f"It is behind by as much in: {behind or 'nothing so far'}.",
+        "Test accuracy in percent, mean ± standard deviation over runs; differences with their standard error.",
+        *(sentence for name in CHALLENGERS for sentence in _verdict(name, rows)),
         "Elsewhere the difference may be chance, and a single run says little.",
         "",
         *markdown_table(HEAD, [each.row for each in rows]),
         "",
-        f"![GEP minus GP, in points of test accuracy]({PICTURE})",
+        f"![GEP and spectral minus GP, in points of test accuracy]({PICTURE})",
     ]
 
 
-def _percent(runs: list[Result]) -> list[float]:
-    return [100 * run["test_accuracy"] for run in runs]
+def _verdict(name: str, rows: Sequence[Compared]) -> list[str]:
+    found = [(row.label, ahead.sign) for row in rows if (ahead := row.ahead(name))]
+    ahead, behind = ("; ".join(label for label, sign in found if sign == wanted) for wanted in (1, -1))
+    first = name[0].upper() + name[1:]
+    return [
+        f"{first} is ahead of GP by more than twice that error in: {ahead or 'nothing so far'}.",
+        f"It is behind by as much in: {behind or 'nothing so far'}.",
+    ]

@@ -10,8 +10,8 @@ from recipes.tables.paper import (
     RANDOM_BASIS,
     TABLE1,
 )
-from recipes.tables.shaped import CIFAR10_CNN, CIFAR10_TRIALS, first_runs
-from recipes.tables.types import Pair, Run
+from recipes.tables.shaped import CIFAR10_CNN, CIFAR10_TRIALS, NOT_PRIVATE, PROBE_TRIALS, compared_cells, first_runs
+from recipes.tables.types import Comparison, Run
 
 TABLES = (
     NO_PRIVACY,
@@ -23,6 +23,7 @@ TABLES = (
     MNIST_LARGER_EPSILON,
     TUNING,
     LINEAR_PROBE,
+    PROBE_TRIALS,
     FIRST_EPOCHS,
     AUXILIARY_DATA,
     ANCHORS,
@@ -30,34 +31,53 @@ TABLES = (
     RANDOM_BASIS,
 )
 
-PAIRS = (
-    Pair("MNIST, ε = 2, the paper's settings", TABLE1, "mnist_gp_eps2", "mnist_gep_eps2", "mnist"),
-    Pair(
+COMPARISONS = (
+    Comparison("MNIST, ε = 2, the paper's settings", TABLE1, {"GP": "mnist_gp_eps2", "GEP": "mnist_gep_eps2"}, "mnist"),
+    Comparison(
         "… with smaller thresholds",
         THRESHOLDS,
-        "mnist_gp_eps2_threshold_alone",
-        "mnist_gep_eps2_thresholds_alone",
+        {"GP": "mnist_gp_eps2_threshold_alone", "GEP": "mnist_gep_eps2_thresholds_alone"},
         "mnist",
     ),
-    Pair("MNIST, ε = 2, our settings", MNIST_EPSILON2, "mnist_best_gp", "mnist_best", "mnist"),
+    Comparison(
+        "MNIST, ε = 2, our settings",
+        MNIST_EPSILON2,
+        {"GP": BEST["gp"], "GEP": BEST["gep"], "spectral": BEST["spectral"]},
+        "mnist",
+    ),
     *(
-        Pair(f"MNIST, ε = {e}, our settings", MNIST_LARGER_EPSILON, f"gp_eps{e}", f"gep_eps{e}", "mnist")
+        Comparison(
+            f"MNIST, ε = {e}, our settings", MNIST_LARGER_EPSILON, {"GP": f"gp_eps{e}", "GEP": f"gep_eps{e}"}, "mnist"
+        )
         for e in (5, 8)
     ),
     *(
-        Pair(f"features of CIFAR-10, ε = {e:g}", LINEAR_PROBE, f"gp_eps{name}", f"gep_eps{name}_half", "linear_probe")
+        Comparison(
+            f"features of CIFAR-10, ε = {e:g}",
+            LINEAR_PROBE,
+            {"GP": f"gp_eps{name}", "GEP": f"gep_eps{name}_half", "spectral": f"spectral_eps{name}"},
+            "linear_probe",
+        )
         for e, name in ((0.1, "0_1"), (0.5, "0_5"), (1, "1"), (2, "2"))
     ),
-    Pair(
+    *(
+        Comparison(f"CIFAR-10, small network, ε = {e:g}", CIFAR10_CNN, compared_cells(e), NOT_PRIVATE.name)
+        for e in (2, 8)
+    ),
+    Comparison(
         "SVHN (73 257 images), ε = 5, the paper's settings",
         TABLE1,
-        "svhn_ordinary_gp_eps5",
-        "svhn_ordinary_gep_eps5",
+        {"GP": "svhn_ordinary_gp_eps5", "GEP": "svhn_ordinary_gep_eps5"},
         "svhn",
     ),
-    Pair("CIFAR-10, ε = 2, the paper's settings", TABLE1, "cifar10_gp_eps2", "cifar10_tracked_gep_eps2", "cifar10"),
+    Comparison(
+        "CIFAR-10, ResNet20, ε = 2, the paper's settings",
+        TABLE1,
+        {"GP": "cifar10_gp_eps2", "GEP": "cifar10_tracked_gep_eps2"},
+        "cifar10",
+    ),
 )
-"""Where GP and GEP can be compared. The summary shows a pair once both sides have run."""
+"""Where mechanisms can be compared. The summary shows a setting once GP and another have run."""
 
 
 def runs_in_order() -> list[Run]:
@@ -73,6 +93,7 @@ def runs_in_order() -> list[Run]:
         *TABLE1.runs(["mnist_*_eps2"], seeds=[0]),
         *MNIST_EPSILON2.runs(list(BEST.values()), seeds=[0]),
         *THRESHOLDS.runs(),
+        *PROBE_TRIALS.runs(),
         *LINEAR_PROBE.runs(),
         *FIRST_EPOCHS.runs(),
         *TABLE1.runs(["mnist_*_eps2"]),

@@ -103,13 +103,17 @@ HALF = ("mechanism.clip_embedding=0.1", "mechanism.clip_residual=0.05")
 
 
 def _linear_probe(at: int, epsilon: float) -> Iterator[Cell]:
-    """The cells of one ε: the paper's three, and GEP with other thresholds."""
+    """The cells of one ε: the paper's three, GEP with other thresholds, and spectral."""
+    text = f"{epsilon:g}".replace(".", "_")
+
+    def cell(mechanism: str, line: str, experiment: str, *overrides: str) -> Cell:
+        return Cell(f"{mechanism}_eps{text}", f"ε = {epsilon:g}", line, experiment, overrides, seeds=(0, 1, 2, 3, 4))
+
     for mechanism, figures in LINEAR_PROBE_PUBLISHED.items():
-        name = f"{mechanism}_eps{epsilon:g}".replace(".", "_")
-        cell = Cell(name, f"ε = {epsilon:g}", NAMES[mechanism], f"linear_probe/{name}", seeds=(0, 1, 2, 3, 4))
-        yield replace(cell, published=figures[at][0], published_spread=figures[at][1])
-        if mechanism == "gep":
-            yield replace(cell, name=f"{name}_half", line="GEP, S₂ = S₁/2", overrides=HALF)
+        of_paper = cell(mechanism, NAMES[mechanism], f"linear_probe/{mechanism}_eps{text}")
+        yield replace(of_paper, published=figures[at][0], published_spread=figures[at][1])
+    yield replace(of_paper, name=f"{of_paper.name}_half", line="GEP, S₂ = S₁/2", overrides=HALF)
+    yield cell("spectral", "spectral", "linear_probe/spectral", f"privacy.epsilon={epsilon}")
 
 
 LINEAR_PROBE = Table(

@@ -1,6 +1,6 @@
 """What a table is made of: cells, each an experiment with its seeds, and the training runs they stand for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -86,13 +86,13 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """GP and GEP at the same ε, network and number of trials, and the matching row without privacy."""
+class Comparison:
+    """Mechanisms at the same ε, network and number of trials, GP among them, and the matching row without privacy."""
 
     label: str
     table: Table
-    gp: str
-    gep: str
+    cells: Mapping[str, str]
+    """The cell of each mechanism that was run there, by the name that readers know."""
     without_privacy: str
 
 
