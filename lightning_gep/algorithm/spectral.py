@@ -27,6 +27,8 @@ LARGEST_SIDE = 1024
 SEPARABLE_ABOVE = 2**20
 """Entries of a matrix above which its energies are taken as products of those of its rows and columns. A few anchors
 cannot tell so many apart, and norms then follow from inputs and output gradients of a layer alone (ghost clipping)."""
+ROWS_AT_ONCE = 16
+"""Gradients that a CPU turns at a time: what they take then stays in its cache, which saves a third of the time."""
 EXPONENT = 0.25
 """d = energy^(1/4) minimizes the total noise. With d = D^a, a record's ‖z‖² has mean Σ D^(1−2a), which sets the
 clipping threshold, and the noise mapped back has energy proportional to Σ D^(2a). By Cauchy–Schwarz their product is
@@ -116,8 +118,9 @@ class SpectralBasis(Basis):
     def coordinates(self, gradients: Tensor) -> Tensor:
         """Replace rows of flat gradients by their coordinates z, in place."""
         with full_precision(gradients.device):
-            for rotation, columns in zip(self.rotations, gradients.split(self.tensor_sizes, dim=1), strict=True):
-                columns.copy_(rotation.coordinates(columns))
+            for rows in gradients.split(ROWS_AT_ONCE) if gradients.device.type == "cpu" else (gradients,):
+                for rotation, columns in zip(self.rotations, rows.split(self.tensor_sizes, dim=1), strict=True):
+                    columns.copy_(rotation.coordinates(columns))
         return gradients
 
     def norms(self, gradients: FactoredRows) -> Tensor:
@@ -307,12 +310,17 @@ def sides_of(shape: Sequence[int]) -> tuple[int, ...]:
 def _turned(tensors: Tensor, bases: Sequence[Tensor | None]) -> Tensor:
     """Contract side i of every tensor (n × side₁ × side₂ …, up to three sides) with the columns of basis i."""
     out, *inside = (None if basis is None else basis.to(tensors.dtype) for basis in bases)
-    if out is not None:
-        tensors = (out.T @ tensors.flatten(2)).view(tensors.shape)
-    if len(inside) == 1 and inside[0] is not None:
-        tensors = tensors @ inside[0]
-    if len(inside) == 2:
-        tensors = tensors.mT  # channels last: one large product, where their own place takes many small ones
-        tensors = tensors if inside[0] is None else tensors @ inside[0]
-        tensors = (tensors if inside[1] is None else inside[1].T @ tensors).mT
-    return tensors
+    if len(inside) == 2:  # channels last: one large product, where their own place takes many small ones
+        channels, kernel = inside
+        turned = _turned_from_the_right(tensors.mT, channels)
+        turned = turned if kernel is None else kernel.T @ turned
+        return _turned_from_the_left(turned, out).mT
+    return _turned_from_the_left(_turned_from_the_right(tensors, *inside), out)
+
+
+def _turned_from_the_right(tensors: Tensor, basis: Tensor | None = None) -> Tensor:
+    return tensors if basis is None else (tensors.reshape(-1, len(basis)) @ basis).view(tensors.shape)
+
+
+def _turned_from_the_left(tensors: Tensor, basis: Tensor | None) -> Tensor:
+    return tensors if basis is None else (basis.T @ tensors.flatten(2)).view(tensors.shape)

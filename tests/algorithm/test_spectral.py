@@ -8,9 +8,9 @@ import torch
 from lightning_gep.algorithm.basis import Basis
 from lightning_gep.algorithm.gep import Sums, gradient_embedding_perturbation
 from lightning_gep.algorithm.noise import SeededNoise
-from lightning_gep.algorithm.spectral import TrackedSpectrum, sides_of
+from lightning_gep.algorithm.spectral import Rotation, SpectralBasis, TrackedSpectrum, sides_of
 from lightning_gep.algorithm.subspace import NoSubspace
-from lightning_gep.privacy.release import GP
+from lightning_gep.privacy.release import GEP, GP
 
 INF = math.inf
 SHAPES = {
@@ -108,6 +108,40 @@ def test_equal_scales_are_dp_sgd():
     shaped = private_step(rows, source(floor=1e12), GP(1.0).release(0.0))
     plain = private_step(rows, NoSubspace(P, rows), GP(1.0).release(0.0))
     torch.testing.assert_close(shaped, plain, rtol=1e-9, atol=1e-9)
+
+
+class Fixed:
+    """A source that always has the same basis."""
+
+    def __init__(self, basis):
+        self._basis = basis
+
+    def at_step(self, step, anchors):
+        return self._basis
+
+
+def test_two_levels_of_scales_are_gep_with_joint_clipping():
+    """d = S₁ on k orthonormal directions and S₂ on all others: the same clipped sum, and noise of the same law."""
+    k, s1, s2 = 9, 1.5, 0.4
+    U = torch.linalg.qr(torch.randn(P, P, dtype=torch.float64)).Q
+    scales = torch.full((P, 1), s2, dtype=torch.float64)
+    scales[:k] = s1
+    shaped = Fixed(SpectralBasis((torch.zeros(0, P, dtype=torch.float64),), 0.0, (Rotation((U, None), scales),)))
+    embedded = Fixed(Basis((U.T[:k].contiguous(),), 0.0))
+    gep = GEP(s1, s2, "joint", "equal")
+    rows = torch.randn(30, P, dtype=torch.float64) * torch.logspace(-2, 1, 30, dtype=torch.float64)[:, None]
+    clipped = [private_step(rows, shaped, GP(1.0).release(0.0)), private_step(rows, embedded, gep.release(0.0))]
+    torch.testing.assert_close(*clipped, rtol=2e-4, atol=1e-6)  # GEP's margins for rounding
+    assert float((clipped[0] - rows.mean(0)).norm()) > 0.1, "nothing was clipped"
+
+    releases = (shaped, GP(1.0).release(2.0)), (embedded, gep.release(2.0))
+    expected = torch.where(torch.arange(P) < k, 2.0 * s1, 2.0 * s2).double()
+    for source_, release in releases:
+        nothing = torch.zeros(1, P, dtype=torch.float64)
+        drawn = torch.stack([private_step(nothing, source_, release, SeededNoise(seed)) for seed in range(400)])
+        levels = (drawn @ U / expected).square()
+        for part in (levels[:, :k], levels[:, k:]):
+            assert float(part.mean()) == pytest.approx(1.0, abs=5 * math.sqrt(2 / part.numel()))
 
 
 def test_the_sum_is_a_loop_over_records_clipped_in_the_coordinates():
