@@ -39,7 +39,7 @@ from lightning_gep.strategy.public_data import (
 )
 from lightning_gep.strategy.public_gradients import PublicGradients
 from lightning_gep.strategy.refusals import check_monitors
-from lightning_gep.strategy.release_checks import ReleaseChecks
+from lightning_gep.strategy.release_checks import ReleaseChecks, as_hooks_may_leave_it
 from lightning_gep.strategy.run_card import RunCard, card_directory, mechanism_section, public_data_section
 from lightning_gep.strategy.settings import CostSettings, PrivacySettings
 from lightning_gep.strategy.stand_ins import explained, is_random, stand_in_batch, stand_in_records
@@ -136,31 +136,34 @@ def prepare_fit(
         rows_needed=settings.uses_basis,
         reveal_errors=settings.log_nonprivate,
     )
-    public, public_records = _find_public_data(settings, cost, trainer, module, loader)
-    tried = stand_in_records(loader) if public is None else public.records(RECORDS_TRIED)
-    with quiet():
-        lengths = common_lengths(loader.dataset) if check_collate(loader, tried) else None
-    anchors = PublicGradients(gradients, public, like_a_training_batch, num_anchors=cost.anchors, sweeps=cost.sweeps)
-    batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
-    checks = ReleaseChecks(gradients, batch, like_a_training_batch)
-    may_be_kept = public is not None or is_random(batch)
-    with quiet(), explained(batch) if public is None else nullcontext():
-        checks.before_training()
-        logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
-    check_monitors(trainer, logged)
+    with as_hooks_may_leave_it(module, trainer) as frozen_norms:
+        public, public_records = _find_public_data(settings, cost, trainer, module, loader)
+        tried = stand_in_records(loader) if public is None else public.records(RECORDS_TRIED)
+        with quiet():
+            lengths = common_lengths(loader.dataset) if check_collate(loader, tried) else None
+        anchors = PublicGradients(
+            gradients, public, like_a_training_batch, num_anchors=cost.anchors, sweeps=cost.sweeps
+        )
+        batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
+        checks = ReleaseChecks(gradients, batch, like_a_training_batch, frozen_norms)
+        may_be_kept = public is not None or is_random(batch)
+        with quiet(), explained(batch) if public is None else nullcontext():
+            checks.before_training()
+            logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
+        check_monitors(trainer, logged)
 
-    state = {} if continued is None or continued.state is None else continued.state
-    if continued is None:
-        chosen = _choose_thresholds(settings, anchors, processes, groups, cost)
-        plan = settings.with_choices(**vars(chosen)).plan(**size, steps=steps)
-        if public is not None and processes.is_first:
-            anchors.warn_of_noise(batch, plan.release, k=chosen.k, expected_batch_size=batch_size)
-        account = PrivacyAccount(plan, private=settings.private)
-    else:
-        assert continued.account is not None
-        chosen, account = Thresholds(**state["chosen"]), continued.account
-        _check_same_guarantee(settings.with_choices(**vars(chosen)), account, size)
-        account.private = account.private and settings.private
+        state = {} if continued is None or continued.state is None else continued.state
+        if continued is None:
+            chosen = _choose_thresholds(settings, anchors, processes, groups, cost)
+            plan = settings.with_choices(**vars(chosen)).plan(**size, steps=steps)
+            if public is not None and processes.is_first:
+                anchors.warn_of_noise(batch, plan.release, k=chosen.k, expected_batch_size=batch_size)
+            account = PrivacyAccount(plan, private=settings.private)
+        else:
+            assert continued.account is not None
+            chosen, account = Thresholds(**state["chosen"]), continued.account
+            _check_same_guarantee(settings.with_choices(**vars(chosen)), account, size)
+            account.private = account.private and settings.private
     _check_processes_agree(account, processes)
 
     basis_source: BasisSource

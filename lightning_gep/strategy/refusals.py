@@ -1,6 +1,7 @@
 """What cannot be trained privately is refused here, with the fix, before training starts."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,8 +29,12 @@ from torch.utils.data import (
 )
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.strategy.data import loader_options
-from lightning_gep.strategy.internals import parts_with_gradient_hooks, source_of_training_data
+from lightning_gep.strategy.data import PoissonLoader, loader_options
+from lightning_gep.strategy.internals import (
+    parts_with_gradient_hooks,
+    source_of_training_data,
+    train_loader_in_list,
+)
 from lightning_gep.strategy.overlap import check_no_repeats, share_records
 
 SEVERAL_LOADERS = (
@@ -96,6 +101,17 @@ def check_no_accumulation(trainer: Trainer) -> None:
             "update. Use accumulate_grad_batches=1 and a larger batch_size; microbatch_size limits memory.",
             setting="accumulate_grad_batches",
         )
+
+
+@contextmanager
+def several_optimizers_refused() -> Iterator[None]:
+    """Lightning would recommend manual optimization, in which gradients reach the weights without noise."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "multiple optimizers" not in str(error):
+            raise
+        raise ConfigurationError(SEVERAL_OPTIMIZERS) from error
 
 
 def check_module(module: LightningModule, optimizers: list[Optimizer]) -> None:
@@ -190,6 +206,13 @@ def check_loader(loader: Any) -> DataLoader[Any]:
         )
     check_no_repeats(loader.dataset)
     return loader
+
+
+def check_sampled(trainer: Trainer) -> None:
+    """Raises ConfigurationError if training would read a loader that Poisson sampling has not replaced."""
+    loader: Any = trainer.train_dataloader
+    if not isinstance(loader[0] if train_loader_in_list(trainer) else loader, PoissonLoader):
+        raise ConfigurationError(SEVERAL_LOADERS)
 
 
 def _records_read(loader: Any) -> Any:

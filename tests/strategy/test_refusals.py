@@ -574,7 +574,7 @@ def test_the_other_namespace_is_named():
     others = pytest.importorskip("pytorch_lightning")
     with pytest.raises(ValueError, match=r"for lightning\.pytorch\.Trainer, not for pytorch_lightning\.Trainer"):
         others.Trainer(strategy=GEPStrategy(epsilon=1.0), logger=False)
-    program = "import pytorch_lightning, lightning_gep.strategy.strategy; pytorch_lightning.Trainer(strategy='gep')"
+    program = "import pytorch_lightning as pl; from lightning_gep import GEPStrategy; pl.Trainer(strategy='gep')"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
     assert "ConfigurationError: This Trainer is that of pytorch_lightning" in done.stderr
     assert "import lightning.pytorch as pl" in done.stderr
