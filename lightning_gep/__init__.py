@@ -1,7 +1,7 @@
 """Differentially private training by Gradient Embedding Perturbation, as a strategy for Lightning.
 
 Everything but the errors is imported when it is first used, so that commands start quickly. `strategy="gep"` is
-registered as soon as Lightning is imported.
+registered right away if Lightning is imported already, otherwise with the first name that imports it.
 """
 
 import sys

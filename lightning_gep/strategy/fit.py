@@ -166,18 +166,6 @@ def prepare_fit(
             account.private = account.private and settings.private
     _check_processes_agree(account, processes)
 
-    basis_source: BasisSource
-    if settings.uses_public_data:
-        subspace = (
-            make_subspace(cost, groups.sizes, groups.quotas(chosen.k))
-            if settings.uses_basis
-            else make_spectrum(cost, groups)
-        )
-        basis_source = SharedBasis(subspace, processes, gradients.device)
-        basis_source.load_state_dict(state.get("subspace"))
-    else:
-        like = torch.zeros(0, dtype=gradients.dtype, device=gradients.device)
-        basis_source = NoSubspace(groups.num_parameters, like)
     facts = RunFacts(
         mechanism=mechanism_section(settings, cost, chosen, groups, account.plan),
         generator=settings.generator,
@@ -197,7 +185,7 @@ def prepare_fit(
         gradients,
         anchors,
         checks,
-        basis_source,
+        _basis_source(settings, cost, gradients, processes, chosen.k, state.get("subspace")),
         make_noise(settings.generator, settings.seed) if processes.is_first else NoNoise(),
         PoissonSampler(
             records,
@@ -214,6 +202,24 @@ def prepare_fit(
         if processes.is_first
         else None,
     )
+
+
+def _basis_source(
+    settings: PrivacySettings,
+    cost: CostSettings,
+    gradients: StepGradients,
+    processes: Processes,
+    k: int,
+    saved: dict[str, Any] | None,
+) -> BasisSource:
+    groups, device = gradients.groups, gradients.device
+    if not settings.uses_public_data:
+        return NoSubspace(groups.num_parameters, torch.zeros(0, dtype=gradients.dtype, device=device))
+    by_k = settings.uses_basis
+    subspace = make_subspace(cost, groups.sizes, groups.quotas(k)) if by_k else make_spectrum(cost, groups)
+    shared = SharedBasis(subspace, processes, device)
+    shared.load_state_dict(saved)
+    return shared
 
 
 def make_subspace(cost: CostSettings, sizes: Sequence[int], quotas: Sequence[int]) -> Subspace:

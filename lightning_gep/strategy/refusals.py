@@ -261,35 +261,27 @@ class HeldOutCheck:
 
 def check_same_structure(public_batch: Any, private_batch: Any) -> None:
     """Raises ConfigurationError if public batches have another structure than training batches."""
-    if _structure(public_batch) != _structure(private_batch):
+    public, private = _described(public_batch), _described(private_batch)
+    if public != private:
+        shown = [_described(batch, sizes=True) for batch in (public_batch, private_batch)]
         raise ConfigurationError(
-            f"Public batches are {_described(public_batch)}, but training batches are {_described(private_batch)}. "
+            f"Public batches are {shown[0]}, but training batches are {shown[1]}. "
             "Give public data the structure of the training data; RandomLabels(dataset, num_classes) adds labels.",
             setting="aux_dataloader",
         )
 
 
-def _structure(batch: Any) -> Any:
-    """Containers, and type and number of dimensions of tensors; sizes may differ, as for texts."""
+def _described(batch: Any, *, sizes: bool = False) -> str:
+    """The structure in words: containers, and tensors by type and number of dimensions, or by the shape of a record."""
     if isinstance(batch, torch.Tensor):
-        return batch.dtype, batch.dim()
+        return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape[1:]) if sizes else batch.dim()}"
     if isinstance(batch, dict):
-        return {key: _structure(value) for key, value in batch.items()}
-    if isinstance(batch, list | tuple):
-        return type(batch[0]) if _is_plain(batch) else [_structure(item) for item in batch]
-    return type(batch)
-
-
-def _described(batch: Any) -> str:
-    """The structure in words: containers, and shape and type of a record's tensors."""
-    if isinstance(batch, torch.Tensor):
-        return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape[1:])}"
-    if isinstance(batch, dict):
-        return "{" + ", ".join(f"{key!r}: {_described(value)}" for key, value in sorted(batch.items(), key=str)) + "}"
+        entries = sorted(batch.items(), key=str)
+        return "{" + ", ".join(f"{key!r}: {_described(value, sizes=sizes)}" for key, value in entries) + "}"
     if isinstance(batch, list | tuple):
         if _is_plain(batch):
             return f"a list of {type(batch[0]).__name__}"
-        return "(" + ", ".join(_described(item) for item in batch) + ")"
+        return "(" + ", ".join(_described(item, sizes=sizes) for item in batch) + ")"
     return type(batch).__name__
 
 

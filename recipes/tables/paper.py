@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from lightning_gep.reporting.published import EPSILONS, NAMES, PATE_NOTE, RESULTS
+from lightning_gep.reporting.published import EPSILONS, PATE_NOTE, RESULTS
+from lightning_gep.reporting.text import mechanism_name
 from recipes.data.image_sets import PRIVATE
 from recipes.tables.types import OUR_BASIS, Cell, Run, Table, figures_of
 
@@ -50,7 +51,7 @@ def _table1(data: str, epsilon: float, mechanism: str) -> Cell:
     return Cell(
         name=f"{data}_{mechanism}_eps{epsilon:g}",
         panel=f"{title}, ε = {epsilon:g}",
-        line=NAMES[mechanism],
+        line=mechanism_name(mechanism),
         experiment=f"table1/{data}_{mechanism}_eps{epsilon:g}",
         seeds=(0, 1, 2) if (data, epsilon) == ("mnist", 2.0) else (0,),
         published=paper.accuracies[mechanism][at],
@@ -106,7 +107,7 @@ def _linear_probe(at: int, epsilon: float) -> Iterator[Cell]:
     """The cells of one ε: the paper's three, and GEP with other thresholds."""
     for mechanism, figures in LINEAR_PROBE_PUBLISHED.items():
         name = f"{mechanism}_eps{epsilon:g}".replace(".", "_")
-        cell = Cell(name, f"ε = {epsilon:g}", NAMES[mechanism], f"linear_probe/{name}", seeds=(0, 1, 2, 3, 4))
+        cell = Cell(name, f"ε = {epsilon:g}", mechanism_name(mechanism), f"linear_probe/{name}", seeds=(0, 1, 2, 3, 4))
         yield replace(cell, published=figures[at][0], published_spread=figures[at][1])
         if mechanism == "gep":
             yield replace(cell, name=f"{name}_half", line="GEP, S₂ = S₁/2", overrides=HALF)
@@ -171,7 +172,7 @@ ANCHORS = Table(
     cells=tuple(
         Cell(
             name=f"{mechanism}_m{m}",
-            panel=f"CIFAR-10, ε = 8, {NAMES[mechanism]}",
+            panel=f"CIFAR-10, ε = 8, {mechanism_name(mechanism)}",
             line=f"m = {m}",
             experiment=f"anchors/{mechanism}_m{m}",
             published=accuracy,
@@ -199,7 +200,7 @@ ACCURACY_AGAINST_K = Table(
         "is above B-GEP for every k, and less sensitive to it."
     ),
     cells=tuple(
-        _over_k(f"{data}_{mechanism}", data, NAMES[mechanism], f"accuracy_against_k/{data}_{mechanism}", k)
+        _over_k(f"{data}_{mechanism}", data, mechanism_name(mechanism), f"accuracy_against_k/{data}_{mechanism}", k)
         for data, mechanism, k in product(("cifar10", "svhn"), ("bgep", "gep"), KS)
     ),
     baseline=baseline("svhn", "cifar10"),
