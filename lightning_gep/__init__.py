@@ -1,7 +1,7 @@
 """Differentially private training by Gradient Embedding Perturbation, as a strategy for Lightning.
 
-Everything but the errors is imported when it is first used, so that commands start quickly. If Lightning is imported
-already, `strategy="gep"` is registered right away.
+Everything but the errors is imported when it is first used, so that commands start quickly. `strategy="gep"` is
+registered right away if Lightning is imported already, otherwise with the first name that imports it.
 """
 
 import sys
@@ -52,8 +52,14 @@ _ON_FIRST_USE = {
 def __getattr__(name: str) -> Any:
     if name not in _ON_FIRST_USE:
         raise AttributeError(f"module 'lightning_gep' has no attribute {name!r}")
-    return getattr(import_module(_ON_FIRST_USE[name]), name)
+    found = getattr(import_module(_ON_FIRST_USE[name]), name)
+    _register()
+    return found
 
 
-if "lightning.pytorch" in sys.modules:
-    import_module("lightning_gep.strategy.strategy")
+def _register() -> None:
+    if "lightning.pytorch" in sys.modules:
+        import_module("lightning_gep.strategy.by_name")
+
+
+_register()

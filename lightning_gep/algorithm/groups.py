@@ -2,7 +2,7 @@
 
 import fnmatch
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -189,7 +189,8 @@ def _by_tree(parameters: Mapping[str, Tensor]) -> Assignment:
         if not splittable:
             break
         largest = max(splittable, key=lambda name: sum(parameters[m].numel() for m in groups[name]))
-        groups = dict(_with_opened(groups, largest, opened[largest]))
+        parts = [opened[name] if name == largest else {name: members} for name, members in groups.items()]
+        groups = {name: members for part in parts for name, members in part.items()}
     return _join_vectors(groups, parameters)
 
 
@@ -201,14 +202,6 @@ def _children(prefix: str, members: Sequence[str]) -> Assignment:
         child = name if name == prefix else name[:start] + name[start:].partition(".")[0]
         groups.setdefault(child, []).append(name)
     return groups
-
-
-def _with_opened(groups: Assignment, opened: str, parts: Assignment) -> Iterator[tuple[str, list[str]]]:
-    for name, members in groups.items():
-        if name == opened:
-            yield from parts.items()
-        else:
-            yield name, members
 
 
 def _join_vectors(groups: Assignment, parameters: Mapping[str, Tensor]) -> Assignment:

@@ -14,10 +14,6 @@ from lightning_gep.arguments import one_of
 class Noise(Protocol):
     """A source of standard normal vectors."""
 
-    name: str
-    private: bool
-    """False where somebody else can repeat the draws."""
-
     def normal(self, size: int, *, step: int, part: str, device: torch.device) -> Tensor:
         """`size` standard normal numbers in float64, for one part of the release of one step."""
 
@@ -47,9 +43,6 @@ class SystemNoise(_OwnProcess):
     in 77 000 would share all their noise with even odds. On other devices it is the device's own generator with a
     64-bit seed, so that nothing waits for the host.
     """
-
-    name = "system"
-    private = True
 
     def _start(self) -> None:
         super()._start()
@@ -82,8 +75,6 @@ class SecureNoise(_OwnProcess):
     and Braghin 2021).
     """
 
-    name = "secure"
-    private = True
     DRAWS = 4
 
     def _start(self) -> None:
@@ -109,9 +100,6 @@ class SecureNoise(_OwnProcess):
 class SeededNoise:
     """Reproducible draws from (seed, step, part), for tests. Not private: who knows the seed can subtract the noise."""
 
-    name = "seeded"
-    private = False
-
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
@@ -123,9 +111,6 @@ class SeededNoise:
 
 class NoNoise:
     """Zeros, for the processes of a distributed run that leave the noise to another one."""
-
-    name = "none"
-    private = True
 
     def normal(self, size: int, *, step: int, part: str, device: torch.device) -> Tensor:
         """Nothing is added here."""

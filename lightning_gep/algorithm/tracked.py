@@ -60,7 +60,7 @@ class TrackedBlock:
             return
         gradients = rescaled(gradients, scale)
         inside, outside = _split(gradients, self.rows)
-        directions, defect = _directions(outside, self.rows)
+        directions, defect = new_directions(outside, self.rows)
         coordinates = torch.cat([inside, outside @ directions.T], dim=1).double()
         covariance = weight * scale**2 * (coordinates.T @ coordinates)
         old, room = len(self.covariance), len(self.storage)
@@ -205,7 +205,7 @@ def _split(gradients: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     return inside, outside.masked_fill_(is_rounding, 0.0)
 
 
-def _directions(outside: Tensor, rows: Tensor) -> tuple[Tensor, float]:
+def new_directions(outside: Tensor, rows: Tensor) -> tuple[Tensor, float]:
     """An orthonormal basis of the rest, with its defect.
 
     Where the rest was small beside what it is a rest of, rounding has left too much of the rows in it. So they are

@@ -8,6 +8,7 @@ same as a data set without it: N and the expected batch size are public constant
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -73,18 +74,14 @@ class NumberedLoader(DataLoader[Any]):
         self.steps = changed.pop("steps", None)
         data = WithCanaries(like.dataset if records is None else records, canaries)
         options = {**loader_options(like), "batch_size": like.batch_size, "drop_last": like.drop_last, **changed}
-        super().__init__(data, **{**options, "collate_fn": _Collate(like.collate_fn)})
+        super().__init__(data, **{**options, "collate_fn": partial(_collated, like.collate_fn)})
 
     def __len__(self) -> int:
         return super().__len__() if self.steps is None else self.steps
 
 
-class _Collate:
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self.collate = collate
-
-    def __call__(self, numbered: Sequence[Numbered]) -> tuple[Any, Tensor]:
-        return self.collate([record for record, _ in numbered]), torch.tensor([number for _, number in numbered])
+def _collated(collate: Callable[[list[Any]], Any], numbered: Sequence[Numbered]) -> tuple[Any, Tensor]:
+    return collate([record for record, _ in numbered]), torch.tensor([number for _, number in numbered])
 
 
 @contextmanager

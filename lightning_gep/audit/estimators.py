@@ -15,6 +15,8 @@ from scipy import special, stats
 from scipy.optimize import brentq
 
 Scores = NDArray[np.float64]
+Progress = Callable[[str, float], None]
+"""What is going on, and which share of it is done."""
 CANDIDATES = 200
 """Thresholds that are tried on the first half of the scores."""
 GUESSED = (1.0, 0.5, 0.25, 0.1, 0.03)
@@ -75,11 +77,8 @@ def threshold_bound(included: Scores, left_out: Scores, delta: float, confidence
     the second half need no correction for the choice.
     """
 
-    def halves(scores: Scores, second: int) -> Scores:
-        return scores[second::2]
-
     def epsilon(direction: int, threshold: float, second: int) -> float:
-        hits, alarms = (direction * halves(scores, second) > threshold for scores in (included, left_out)[::direction])
+        hits, alarms = (direction * scores[second::2] > threshold for scores in (included, left_out)[::direction])
         level = (1 - confidence) / 2
         rate = clopper_pearson(int(hits.sum()), len(hits), level, upper=False) - delta
         false = clopper_pearson(int(alarms.sum()), len(alarms), level, upper=True)
@@ -89,7 +88,7 @@ def threshold_bound(included: Scores, left_out: Scores, delta: float, confidence
     tried = [
         (epsilon(direction, threshold, 0), direction, float(threshold))
         for direction in (1, -1)
-        for threshold in np.quantile(direction * halves(np.concatenate([included, left_out]), 0), levels)
+        for threshold in np.quantile(direction * np.concatenate([included, left_out])[::2], levels)
     ]
     _, direction, threshold = max(tried)
     return Bound("threshold", epsilon(direction, threshold, 1), confidence, "independent scores")

@@ -9,8 +9,8 @@ from typing import Any
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.arguments import one_of
 from lightning_gep.audit import mechanism, training
-from lightning_gep.audit.estimators import Bound
-from lightning_gep.audit.fits import Progress, Subject
+from lightning_gep.audit.estimators import Bound, Progress
+from lightning_gep.audit.fits import Subject
 from lightning_gep.audit.subsampled import subsampled_bound
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.accounting import SampledGaussian
@@ -86,6 +86,7 @@ def audit(
     for part in parts:
         one_of("parts", part, PARTS)
     settings, plan = subject.strategy().settings, _plan(subject)
+    name = settings.mechanism
     level = 1 - (1 - confidence) / sum(BOUNDS[part] for part in parts)
     found, seen = [], None
     if "release" in parts:
@@ -95,11 +96,12 @@ def audit(
         claimed = epsilon_of([(SampledGaussian(1.0, noise), 1)], plan.delta, plan.accountant)
         measured = {"noise_multiplier": noise, "releases": len(seen.scores), "scores": seen.scores.size}
         bounds = seen.bounds(plan.delta, level)
-        found.append(_finding("release", settings, claimed, plan, bounds, measured, start))
+        found.append(Finding("release", name, claimed, plan.delta, tuple(bounds), measured, time.monotonic() - start))
     if "run" in parts:
         start, steps = time.monotonic(), plan.planned_steps or 1
         bound = _composed(plan, 1.0, plan.sample_rate, steps, level, progress)
-        found.append(_finding("run", settings, _claimed(plan, steps), plan, [bound], _described(plan, steps), start))
+        claimed, described = _claimed(plan, steps), _described(plan, steps)
+        found.append(Finding("run", name, claimed, plan.delta, (bound,), described, time.monotonic() - start))
     if "training" in parts:
         start = time.monotonic()
         trained = training.train_with_canaries(subject, canaries=canaries, runs=runs, progress=progress)
@@ -110,8 +112,8 @@ def audit(
             measured_bound = _composed(trained.plan, scale, rate, trained.steps, third, progress)
             bounds.append(Bound("as measured", measured_bound.epsilon, level, "steps are independent and alike"))
         described = {**_described(trained.plan, trained.steps), "canaries": len(trained.scores), "runs": runs}
-        claimed = _claimed(trained.plan, trained.steps)
-        found.append(_finding("training", settings, claimed, trained.plan, bounds, described, start))
+        claimed, delta = _claimed(trained.plan, trained.steps), trained.plan.delta
+        found.append(Finding("training", name, claimed, delta, tuple(bounds), described, time.monotonic() - start))
     return found
 
 
@@ -167,16 +169,3 @@ def _claimed(plan: PrivacyPlan, steps: int) -> float:
 
 def _described(plan: PrivacyPlan, steps: int) -> dict[str, Any]:
     return {"noise_multiplier": plan.event.noise_multiplier, "sample_rate": plan.sample_rate, "steps": steps}
-
-
-def _finding(
-    part: str,
-    settings: PrivacySettings,
-    claimed: float,
-    plan: PrivacyPlan,
-    bounds: Sequence[Bound],
-    described: dict[str, Any],
-    start: float,
-) -> Finding:
-    seconds = time.monotonic() - start
-    return Finding(part, settings.mechanism, claimed, plan.delta, tuple(bounds), described, seconds)

@@ -21,14 +21,12 @@ from lightning_gep.algorithm.basis import Basis
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.arguments import one_of
 from lightning_gep.audit.canaries import Canaries, NumberedLoader, canaries_in
+from lightning_gep.audit.estimators import Progress
 from lightning_gep.audit.templates import contributions, coordinates
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.strategy.public_data import find_public_loader
 from lightning_gep.strategy.refusals import check_loader
 from lightning_gep.strategy.strategy import GEPStrategy
-
-Progress = Callable[[str, float], None]
-"""What is going on, and which share of it is done."""
 
 
 @dataclass(frozen=True)

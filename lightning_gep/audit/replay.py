@@ -132,8 +132,6 @@ class Tape:
     """Over all processes, with the same noise in every play, so that it does not count in differences."""
     public: dict[str, Any] = field(default_factory=dict)
     """The basis, and everything that is there when the step is over."""
-    name = "frozen"
-    private = False
 
     def charge(self) -> None:
         """In place of the account's."""

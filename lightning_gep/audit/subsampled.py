@@ -7,7 +7,7 @@ involved, so a mistake in one shows.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import special
 from scipy.optimize import brentq, minimize_scalar
 
-from lightning_gep.audit.estimators import Bound
+from lightning_gep.audit.estimators import Bound, Progress
 
 CELLS, TAIL = 1024, 12.0
 """Cells of the score of a step, and how many standard deviations they reach beyond both means."""
@@ -23,9 +23,6 @@ PILOT_DRAWS, CHUNK = 2000, 1000
 FIRST, STEP = 0.7, 0.0025
 """The values of ε tested: from this share of a pilot estimate upwards, in steps of this share."""
 LARGEST_TILT = 500.0
-
-Progress = Callable[[str, float], None]
-"""What is going on, and which share of it is done."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.audit.canaries import Canaries, NumberedLoader
-from lightning_gep.audit.estimators import Bound, Scores, clopper_pearson, one_run_bounds
-from lightning_gep.audit.fits import Attack, Progress, Seen, Subject, fit_with_canaries
+from lightning_gep.audit.estimators import Bound, Progress, Scores, clopper_pearson, one_run_bounds
+from lightning_gep.audit.fits import Attack, Seen, Subject, fit_with_canaries
 from lightning_gep.audit.templates import random_canaries, templates
 from lightning_gep.privacy.plan import PrivacyPlan
 

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_gep.errors import ConfigurationError
+from lightning_gep.cli.commands import errors_in_a_line
 from lightning_gep.privacy.card.signing import create_key, sign_card, verify_card
 
 
@@ -21,15 +21,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("card", type=Path, help="a privacy_card.json")
         command.add_argument("--key", type=Path, required=True, help=key)
     asked = parser.parse_args(arguments)
-    try:
+    with errors_in_a_line("gep-card"):
         if asked.command == "verify":
             verify_card(asked.card, asked.key)
             print(f"gep-card: {asked.card} is unchanged since the owner of {asked.key} signed it.")
         else:
             wrote = create_key(asked.key) if asked.command == "key" else sign_card(asked.card, asked.key)
             print(f"gep-card: wrote {wrote}")
-    except (ConfigurationError, OSError) as error:
-        parser.exit(2, f"gep-card: {error}\n")
 
 
 if __name__ == "__main__":

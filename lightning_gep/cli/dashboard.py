@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lightning_gep.cli.commands import errors_in_a_line
 from lightning_gep.errors import ConfigurationError
 
 
@@ -16,22 +17,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--entity", help="the user or team it belongs to (default: the account's own)")
     parser.add_argument("--json", metavar="FILE", help="only write the definition, '-' for the terminal; no account")
     options = parser.parse_args(arguments)
-    try:
+    with errors_in_a_line("gep-dashboard"):
         from lightning_gep.loggers.dashboard import dashboard, definition  # says what to install, if that is missing
 
-        if options.json is None:
-            print(_save(options.project, options.entity))
+        if options.json is not None:
+            view = definition(dashboard(options.project, options.entity or ""))
+            text = json.dumps(view, indent=2, ensure_ascii=False) + "\n"
+            if options.json == "-":
+                sys.stdout.write(text)
+            else:
+                Path(options.json).write_text(text, "utf-8")
             return
-        view = definition(dashboard(options.project, options.entity or ""))
-        text = json.dumps(view, indent=2, ensure_ascii=False) + "\n"
-        if options.json == "-":
-            sys.stdout.write(text)
-        else:
-            Path(options.json).write_text(text, "utf-8")
-    except ConfigurationError as error:
-        parser.exit(2, f"gep-dashboard: {error}\n")
-    except (RuntimeError, OSError) as error:
-        parser.exit(1, f"gep-dashboard: {error}\n")
+        try:
+            print(_save(options.project, options.entity))
+        except RuntimeError as error:
+            parser.exit(1, f"gep-dashboard: {error}\n")
 
 
 def _save(project: str, entity: str | None) -> str:

@@ -6,7 +6,7 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_gep.errors import ConfigurationError
+from lightning_gep.cli.commands import errors_in_a_line
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -30,14 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from lightning_gep.reporting.report import html_report, markdown_report
     from lightning_gep.reporting.runs import load
 
-    try:
+    with errors_in_a_line("gep-report"):
         collection = load(options.directory)
         text = markdown_report(collection) if options.format == "md" else html_report(collection)
         _write(text, options)
-    except (ConfigurationError, OSError) as error:
-        parser.exit(2, _line(error))
     for warning in collection.warnings:
-        sys.stderr.write(_line(warning))
+        sys.stderr.write(f"gep-report: {' '.join(warning.split())}\n")
     if not all(run.readable for run in collection.runs):
         parser.exit(2)
 
@@ -52,10 +50,6 @@ def _write(text: str, options: argparse.Namespace) -> None:
     print(f"gep-report: wrote {path}")
     if options.open:
         webbrowser.open(path.resolve().as_uri())
-
-
-def _line(message: object) -> str:
-    return f"gep-report: {' '.join(str(message).split())}\n"
 
 
 if __name__ == "__main__":

@@ -6,11 +6,10 @@ Exit codes: 0 success, 1 a job failed, 2 a setting cannot work (nothing was trai
 import os
 import sys
 import traceback
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_gep.errors import missing_extra
+from lightning_gep.cli.commands import check_cli_extra, errors_in_a_line
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -21,9 +20,8 @@ begun = False
 
 def main() -> None:
     """The console command."""
-    if find_spec("hydra") is None or find_spec("rich") is None:
-        print(f"gep-train: {missing_extra('cli', 'gep-train')}", file=sys.stderr)
-        raise SystemExit(2)
+    with errors_in_a_line("gep-train"):
+        check_cli_extra("gep-train")
     import hydra
 
     from lightning_gep.cli.configs import config_directory

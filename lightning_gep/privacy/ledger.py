@@ -71,7 +71,7 @@ class Ledger:
         path = Path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = _open_locked(path)
+            file = open_locked(path)
         except OSError as error:
             raise LedgerError(
                 f"No ledger can be kept at {path} ({error}). Train with a default_root_dir that can be written to."
@@ -92,7 +92,7 @@ class Ledger:
         """The ledger of an earlier process of the same run, open for appending."""
         path = Path(path)
         read(path)  # opening would create a missing file
-        file = _open_locked(path)
+        file = open_locked(path)
         content = read(path)
         if content.run_id != run_id:
             file.close()
@@ -200,7 +200,8 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return entry if isinstance(entry, dict) else None
 
 
-def _open_locked(path: Path) -> IO[bytes]:
+def open_locked(path: Path) -> IO[bytes]:
+    """The file, open for appending. Raises LedgerError if another process has it."""
     file = path.open("ab")
     if fcntl is not None:
         try:

@@ -15,9 +15,9 @@ from lightning_gep.reporting.groups import (
     percentages,
     spread,
 )
-from lightning_gep.reporting.published import EPSILONS, NAMES, RESULTS, Published, remarks
+from lightning_gep.reporting.published import EPSILONS, RESULTS, Published, remarks
 from lightning_gep.reporting.runs import Run
-from lightning_gep.reporting.text import counted, listed, short
+from lightning_gep.reporting.text import counted, listed, mechanism_name, short
 
 ACCURACY = "test/accuracy"
 SPREAD_NOTE = "Markers are means over seeds, bars one standard deviation (n − 1), faint points single runs."
@@ -76,29 +76,24 @@ def against_k(runs: list[Run], settings: Settings, key: str = "accuracy-k", labe
 
 def _plot(groups: Groups, place: Place, axis: str, ticks: list[float], key: str, label: str) -> plots.Plot:
     """Single runs, means with error bars, and a horizontal line for runs that have no finite ε."""
-    traces: list[plots.Trace] = []
-    legend, rows = [], []
-    for entry, runs in zip(plots.entries(groups), groups.values(), strict=True):
-        places = sorted({x for run in runs if (x := place(run)) is not None})
-        points = {x: [run for run in runs if place(run) == x] for x in places}
-        inside = {x: found for x, found in points.items() if math.isfinite(x)}
-        traces += [_singles(inside, entry), _means(inside, entry, axis)] if inside else []
-        traces += [_level(points[math.inf], ticks, entry)] if math.inf in points else []
-        legend.append(entry)
-        for x, found in points.items():
-            row = [rounded_up(x), most_spent(found), str(len(found)), mean_percentage(found, ACCURACY)]
-            rows.append([entry.label, *row])
     count = counted(sum(map(len, groups.values())), "run")
-    return plots.Plot(
+    plot = plots.Plot(
         key=key,
         title=f"Test accuracy against {axis}" + (f": {label}" if label else ""),
         unit="Test accuracy, %",
         summary=f"Test accuracy against {axis} for {listed(list(groups))}, {count}.",
-        traces=traces,
         layout={"xaxis": plots.axis_with_ticks(axis, ticks)},
-        legend=legend,
-        table=plots.Table(["Setting", axis, "Largest ε spent", "Runs", "Test accuracy, %"], rows),
+        table=plots.Table(["Setting", axis, "Largest ε spent", "Runs", "Test accuracy, %"]),
     )
+    for entry, runs in zip(plots.entries(groups), groups.values(), strict=True):
+        places = sorted({x for run in runs if (x := place(run)) is not None})
+        points = {x: [run for run in runs if place(run) == x] for x in places}
+        inside = {x: found for x, found in points.items() if math.isfinite(x)}
+        traces = [_singles(inside, entry), _means(inside, entry, axis)] if inside else []
+        traces += [_level(points[math.inf], ticks, entry)] if math.inf in points else []
+        figures = {x: (most_spent(found), len(found), mean_percentage(found, ACCURACY)) for x, found in points.items()}
+        plot.add(entry, traces, [[entry.label, rounded_up(x), *map(str, known)] for x, known in figures.items()])
+    return plot
 
 
 def _singles(points: Points, entry: plots.Entry) -> plots.Trace:
@@ -140,7 +135,7 @@ def _paper_curves(paper: Published) -> tuple[list[plots.Trace], list[plots.Entry
         if kind in paper.by_pld:
             curves.append((f"pld-{kind}", "ε by PLD", paper.by_pld[kind], plots.Style("@muted", symbol, "dash")))
         for group, which, epsilons, style in curves:
-            entry = plots.Entry(group, f"{NAMES[kind]}, paper, {which}", style)
+            entry = plots.Entry(group, f"{mechanism_name(kind)}, paper, {which}", style)
             pairs = list(zip(epsilons, accuracies, strict=True))
             texts = [f"{entry.label}\n{which} = {x:g}: {y:g} %" for x, y in pairs]
             traces.append(plots.trace(pairs, texts, entry, mode="lines+markers"))
@@ -154,5 +149,5 @@ def paper_rows(paper: Published) -> list[list[str]]:
     for kind, values in paper.accuracies.items():
         true = [f"{epsilon:g} (PLD)" for epsilon in paper.by_pld.get(kind, ())] or ["not computed"] * len(EPSILONS)
         for claimed, spent, value in zip(EPSILONS, true, values, strict=True):
-            rows.append([f"{NAMES[kind]}, paper", f"{claimed:g} claimed", spent, f"{value:g}"])
+            rows.append([f"{mechanism_name(kind)}, paper", f"{claimed:g} claimed", spent, f"{value:g}"])
     return rows

@@ -63,34 +63,30 @@ def over_steps(quantity: Quantity, runs: list[Run], settings: Settings) -> plots
     if single:
         groups = grouped(runs, lambda run: run.place or run.job)
     banded = not single and len(groups) <= plots.COLORS
-    traces: list[plots.Trace] = []
-    legend, rows = [], []
+    means = f"Lines are means over runs{', bands one standard deviation' if banded else ''}."
+    in_lines = f"{counted(len(runs), 'run')} in {counted(len(groups), 'line')}"
+    plot = plots.Plot(
+        key=quantity.key,
+        title=quantity.title,
+        unit=quantity.unit,
+        summary=f"{quantity.title} over the training steps, {in_lines}.",
+        layout={
+            "xaxis": plots.axis("step", rangemode="tozero"),
+            "yaxis": {"type": "log", "dtick": "D2"} if quantity.log else {},
+        },
+        table=plots.Table(["Runs of", "Step", "Runs", quantity.unit]),
+        notes=[] if single else [means, *notes],
+    )
     for entry, members in zip(plots.entries(groups), groups.values(), strict=True):
         entry = replace(entry, label=members[0].job if single else entry.label, style=replace(entry.style, symbol=""))
         points = mean_curve((run.curve(quantity.logged) for run in members), quantity.scale)
         shown = thinned(points, POINTS)
         texts = [f"{entry.label}\nstep {p.step:g}: {with_spread(p.mean, p.deviation, 3)}" for p in shown]
-        traces += [plots.band(shown, entry)] if banded else []
+        traces = [plots.band(shown, entry)] if banded else []
         traces.append(plots.trace([(p.step, p.mean) for p in shown], texts, entry))
-        legend.append(entry)
         values = [(p, with_spread(p.mean, p.deviation, 3)) for p in thinned(points, ROWS)]
-        rows += [[entry.label, f"{p.step:g}", str(p.runs), value] for p, value in values]
-    means = f"Lines are means over runs{', bands one standard deviation' if banded else ''}."
-    in_lines = f"{counted(len(runs), 'run')} in {counted(len(groups), 'line')}"
-    return plots.Plot(
-        key=quantity.key,
-        title=quantity.title,
-        unit=quantity.unit,
-        summary=f"{quantity.title} over the training steps, {in_lines}.",
-        traces=traces,
-        layout={
-            "xaxis": plots.axis("step", rangemode="tozero"),
-            "yaxis": {"type": "log", "dtick": "D2"} if quantity.log else {},
-        },
-        legend=legend if len(runs) > 1 else [],
-        table=plots.Table(["Runs of", "Step", "Runs", quantity.unit], rows),
-        notes=[] if single else [means, *notes],
-    )
+        plot.add(entry, traces, [[entry.label, f"{p.step:g}", str(p.runs), value] for p, value in values])
+    return plot if len(runs) > 1 else replace(plot, legend=[])
 
 
 def epsilon_over_training(runs: list[Run]) -> plots.Plot | None:
@@ -106,29 +102,25 @@ def epsilon_over_training(runs: list[Run]) -> plots.Plot | None:
     names = [_target_name(run) for run in shown]
     if len(set(names)) < len(names):
         names = [_plan(run) for run in shown]
-    traces: list[plots.Trace] = []
-    legend, rows = [], []
-    for index, (name, run) in enumerate(zip(names, shown, strict=True)):
-        entry = plots.Entry(f"s{index}", name, plots.numbered(index))
-        points = thinned(run.curve("privacy/epsilon"), POINTS)
-        texts = [f"{name}\nstep {step:g}: ε = {rounded_up(value)}" for step, value in points]
-        traces += [plots.trace(points, texts, entry), *_target(run, points[-1][0], entry)]
-        legend.append(entry)
-        target = "none" if run.target_epsilon is None else f"{run.target_epsilon:g} after {_steps(run)}"
-        rows += [[name, f"{step:g}", rounded_up(value), target] for step, value in thinned(points, ROWS)]
     notes = ["Dotted lines are the targets, with a ring where the plan ends."]
     notes += [f"{len(shown)} of {len(groups)} plans are shown."] if len(groups) > len(shown) else []
-    return plots.Plot(
+    plot = plots.Plot(
         key="epsilon-steps",
         title="ε over training",
         unit="ε spent",
         summary=f"ε spent over the training steps against the target, {counted(len(shown), 'plan')}.",
-        traces=traces,
         layout={"xaxis": plots.axis("step", rangemode="tozero"), "yaxis": {"rangemode": "tozero"}},
-        legend=legend if len(runs) > 1 else [],
-        table=plots.Table(["Plan", "Step", "ε spent", "Target"], rows),
+        table=plots.Table(["Plan", "Step", "ε spent", "Target"]),
         notes=notes,
     )
+    for index, (name, run) in enumerate(zip(names, shown, strict=True)):
+        entry = plots.Entry(f"s{index}", name, plots.numbered(index))
+        points = thinned(run.curve("privacy/epsilon"), POINTS)
+        texts = [f"{name}\nstep {step:g}: ε = {rounded_up(value)}" for step, value in points]
+        target = "none" if run.target_epsilon is None else f"{run.target_epsilon:g} after {_steps(run)}"
+        rows = [[name, f"{step:g}", rounded_up(value), target] for step, value in thinned(points, ROWS)]
+        plot.add(entry, [plots.trace(points, texts, entry), *_target(run, points[-1][0], entry)], rows)
+    return plot if len(runs) > 1 else replace(plot, legend=[])
 
 
 def _plan(run: Run) -> str:

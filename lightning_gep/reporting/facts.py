@@ -19,7 +19,6 @@ from lightning_gep.reporting.text import (
     percent,
     sentence,
     short,
-    spent,
 )
 
 NOT_COVERED = [
@@ -126,6 +125,10 @@ def _number(key: str, title: str, show: Callable[[float | None], str], value: Ca
     return Column(key, title, lambda run: show(value(run)), value)
 
 
+def _spent(run: Run) -> str:
+    return rounded_up(run.epsilon) + ("" if run.target_epsilon is None else f" / {run.target_epsilon:g}")
+
+
 def _steps(run: Run) -> str:
     return NOTHING if run.step is None else f"{run.step}" + (f" / {run.planned_steps}" if run.planned_steps else "")
 
@@ -135,7 +138,7 @@ COLUMNS = [
     Column("status", "Status", lambda run: run.status),
     Column("mechanism", "Mechanism", lambda run: mechanism_name(run.mechanism)),
     _number("k", "k", short, lambda run: run.k),
-    Column("epsilon", "ε spent / target", lambda run: spent(run.epsilon, run.target_epsilon), lambda run: run.epsilon),
+    Column("epsilon", "ε spent / target", _spent, lambda run: run.epsilon),
     _number("delta", "δ", short, lambda run: run.delta),
     _number("validation", "Validation", percent, lambda run: run.newest("val/accuracy")),
     _number("test", "Test", percent, lambda run: run.newest("test/accuracy")),

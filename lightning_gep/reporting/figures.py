@@ -1,10 +1,11 @@
 """All plots of a report in sections. Quantities that were not logged are left out, with a hint how to log them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from lightning_gep.reporting import accuracy, curves
 from lightning_gep.reporting.groups import Settings, spread
-from lightning_gep.reporting.plots import Plot, Section, Table, Trace, axis, entries, single_runs, trace
+from lightning_gep.reporting.plots import Plot, Section, Table, axis, entries, single_runs, trace
 from lightning_gep.reporting.published import RESULTS
 from lightning_gep.reporting.runs import Collection, Run
 from lightning_gep.reporting.text import counted, duration, memory
@@ -70,31 +71,28 @@ def _strip(
         return None
     groups, _ = settings.groups([run for run, _ in measured], "data", "k", "others", most=MAX_ROWS)
     by_run = {id(run): value for run, value in measured}
-    traces: list[Trace] = []
-    rows = []
-    for index, (entry, members) in enumerate(zip(entries(groups), groups.values(), strict=True)):
-        values = [by_run[id(run)] for run in members]
-        mean, deviation = spread(values)
-        texts = [f"{run.job}\n{shown(value)}" for run, value in zip(members, values, strict=True)]
-        traces.append(single_runs([(value, index) for value in values], texts, entry))
-        text = f"{entry.label}\nmean {shown(mean)}, {counted(len(values), 'run')}"
-        marker = {"color": entry.style.color, "symbol": entry.style.symbol, "size": 10}
-        traces.append(trace([(mean, index)], [text], entry, marker=marker))
-        rows.append([entry.label, str(len(values)), *map(shown, (mean, deviation, min(values), max(values)))])
     labels = [name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…" for name in groups]
     ticks = {"tickvals": list(range(len(labels))), "ticktext": labels}
-    return Plot(
+    plot = Plot(
         key=key,
         title=title,
         unit="",
         summary=f"{title} of {counted(len(measured), 'run')} in {counted(len(groups), 'setting')}.",
-        traces=traces,
         layout={
             "xaxis": axis(unit, rangemode="tozero"),
             "yaxis": {**ticks, "range": [len(labels) - 0.5, -0.5], "fixedrange": True},
         },
-        legend=[],
-        table=Table(["Setting", "Runs", "Mean", "Standard deviation", "Least", "Most"], rows),
+        table=Table(["Setting", "Runs", "Mean", "Standard deviation", "Least", "Most"]),
         notes=["Markers are means, faint points single runs."],
         height=110 + 30 * len(labels),
     )
+    for index, (entry, members) in enumerate(zip(entries(groups), groups.values(), strict=True)):
+        values = [by_run[id(run)] for run in members]
+        mean, deviation = spread(values)
+        texts = [f"{run.job}\n{shown(value)}" for run, value in zip(members, values, strict=True)]
+        singles = single_runs([(value, index) for value in values], texts, entry)
+        text = f"{entry.label}\nmean {shown(mean)}, {counted(len(values), 'run')}"
+        marker = {"color": entry.style.color, "symbol": entry.style.symbol, "size": 10}
+        row = [entry.label, str(len(values)), *map(shown, (mean, deviation, min(values), max(values)))]
+        plot.add(entry, [singles, trace([(mean, index)], [text], entry, marker=marker)], [row])
+    return replace(plot, legend=[])  # the rows are named on the axis

@@ -58,13 +58,19 @@ class Plot:
     title: str
     unit: str
     summary: str
-    traces: list[Trace]
     layout: dict[str, Any]
-    legend: list[Entry]
-    table: Table = Table()
+    table: Table = field(default_factory=Table)
     notes: list[str] = field(default_factory=list)
     wide: bool = False
     height: int = 320
+    traces: list[Trace] = field(default_factory=list)
+    legend: list[Entry] = field(default_factory=list)
+
+    def add(self, entry: Entry, traces: Sequence[Trace], rows: Sequence[list[str]] = ()) -> None:
+        """One more series, with its rows of the table."""
+        self.legend.append(entry)
+        self.traces.extend(traces)
+        self.table.rows.extend(rows)
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_gep.privacy.files import read_json
-from lightning_gep.reporting.text import short
+from lightning_gep.reporting.text import mechanism_name, short
 
 EPSILONS = (2.0, 5.0, 8.0)
 """The ε that the paper states for every curve."""
-
-NAMES = {"gep": "GEP", "bgep": "B-GEP", "gp": "GP", "pate": "PATE"}
 
 PATE_NOTE = "The ε of PATE depends on the private data, so the paper says that it cannot be released as it is."
 
@@ -36,7 +34,7 @@ RESULTS = {data: Published(**found) for data, found in read_json(Path(__file__).
 def remarks(results: Published) -> list[str]:
     """What a reader has to know before comparing with the paper."""
     known = [
-        f"{NAMES[kind]} {claimed:g} → {true:g}"
+        f"{mechanism_name(kind)} {claimed:g} → {true:g}"
         for kind, values in results.by_pld.items()
         for claimed, true in zip(EPSILONS, values, strict=True)
     ]

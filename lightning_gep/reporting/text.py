@@ -3,15 +3,8 @@
 import math
 import re
 
-from lightning_gep.privacy.rounding import rounded_up
-
-MECHANISMS = {"gep": "GEP", "bgep": "B-GEP", "gp": "GP", "spectral": "Spectral", "none": "No privacy"}
+MECHANISMS = {"gep": "GEP", "bgep": "B-GEP", "gp": "GP", "spectral": "Spectral", "pate": "PATE", "none": "No privacy"}
 NOTHING = "–"
-
-
-def spent(epsilon: float | None, target: float | None) -> str:
-    """ε spent, followed by the target if there is one."""
-    return rounded_up(epsilon) if target is None else f"{rounded_up(epsilon)} / {target:g}"
 
 
 def percent(share: float | None) -> str:

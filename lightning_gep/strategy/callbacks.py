@@ -40,8 +40,7 @@ class PrivacyMonitor(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        strategy = _gep(trainer, self)
-        account = _account(strategy)
+        strategy, account = _private_run(trainer, self)
         pl_module.log("privacy/epsilon", account.epsilon(), prog_bar=True, batch_size=1)
         values = {
             "delta": account.delta,
@@ -91,7 +90,7 @@ class PrivacyBudget(Callback):
         self._stop_at_the_end(trainer)
 
     def _stop_at_the_end(self, trainer: Trainer) -> None:
-        account = _account(_gep(trainer, self))
+        _, account = _private_run(trainer, self)
         if not account.allows_another_step(self.epsilon) and not trainer.should_stop:
             trainer.should_stop = True
             rank_zero_info(
@@ -187,15 +186,11 @@ def forget_peak_memory(device: torch.device) -> None:
         return
 
 
-def _gep(trainer: Trainer, callback: Callback) -> GEPStrategy:
+def _private_run(trainer: Trainer, callback: Callback) -> tuple[GEPStrategy, PrivacyAccount]:
     if not isinstance(trainer.strategy, GEPStrategy):
         raise ConfigurationError(
             f"{type(callback).__name__} needs a private run, but the strategy is {type(trainer.strategy).__name__}. "
             "Use Trainer(strategy=GEPStrategy(...)), or remove the callback."
         )
-    return trainer.strategy
-
-
-def _account(strategy: GEPStrategy) -> PrivacyAccount:
-    assert strategy.privacy is not None, "training has started, so there is an account"
-    return strategy.privacy
+    assert trainer.strategy.privacy is not None, "training has started, so there is an account"
+    return trainer.strategy, trainer.strategy.privacy

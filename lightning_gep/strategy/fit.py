@@ -39,7 +39,7 @@ from lightning_gep.strategy.public_data import (
 )
 from lightning_gep.strategy.public_gradients import PublicGradients
 from lightning_gep.strategy.refusals import check_monitors
-from lightning_gep.strategy.release_checks import ReleaseChecks
+from lightning_gep.strategy.release_checks import ReleaseChecks, as_hooks_may_leave_it
 from lightning_gep.strategy.run_card import RunCard, card_directory, mechanism_section, public_data_section
 from lightning_gep.strategy.settings import CostSettings, PrivacySettings
 from lightning_gep.strategy.stand_ins import explained, is_random, stand_in_batch, stand_in_records
@@ -136,45 +136,36 @@ def prepare_fit(
         rows_needed=settings.uses_basis,
         reveal_errors=settings.log_nonprivate,
     )
-    public, public_records = _find_public_data(settings, cost, trainer, module, loader)
-    tried = stand_in_records(loader) if public is None else public.records(RECORDS_TRIED)
-    with quiet():
-        lengths = common_lengths(loader.dataset) if check_collate(loader, tried) else None
-    anchors = PublicGradients(gradients, public, like_a_training_batch, num_anchors=cost.anchors, sweeps=cost.sweeps)
-    batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
-    checks = ReleaseChecks(gradients, batch, like_a_training_batch)
-    may_be_kept = public is not None or is_random(batch)
-    with quiet(), explained(batch) if public is None else nullcontext():
-        checks.before_training()
-        logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
-    check_monitors(trainer, logged)
+    with as_hooks_may_leave_it(module, trainer) as frozen_norms:
+        public, public_records = _find_public_data(settings, cost, trainer, module, loader)
+        tried = stand_in_records(loader) if public is None else public.records(RECORDS_TRIED)
+        with quiet():
+            lengths = common_lengths(loader.dataset) if check_collate(loader, tried) else None
+        anchors = PublicGradients(
+            gradients, public, like_a_training_batch, num_anchors=cost.anchors, sweeps=cost.sweeps
+        )
+        batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
+        checks = ReleaseChecks(gradients, batch, like_a_training_batch, frozen_norms)
+        may_be_kept = public is not None or is_random(batch)
+        with quiet(), explained(batch) if public is None else nullcontext():
+            checks.before_training()
+            logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
+        check_monitors(trainer, logged)
 
-    state = {} if continued is None or continued.state is None else continued.state
-    if continued is None:
-        chosen = _choose_thresholds(settings, anchors, processes, groups, cost)
-        plan = settings.with_choices(**vars(chosen)).plan(**size, steps=steps)
-        if public is not None and processes.is_first:
-            anchors.warn_of_noise(batch, plan.release, k=chosen.k, expected_batch_size=batch_size)
-        account = PrivacyAccount(plan, private=settings.private)
-    else:
-        assert continued.account is not None
-        chosen, account = Thresholds(**state["chosen"]), continued.account
-        _check_same_guarantee(settings.with_choices(**vars(chosen)), account, size)
-        account.private = account.private and settings.private
+        state = {} if continued is None or continued.state is None else continued.state
+        if continued is None:
+            chosen = _choose_thresholds(settings, anchors, processes, groups, cost)
+            plan = settings.with_choices(**vars(chosen)).plan(**size, steps=steps)
+            if public is not None and processes.is_first:
+                anchors.warn_of_noise(batch, plan.release, k=chosen.k, expected_batch_size=batch_size)
+            account = PrivacyAccount(plan, private=settings.private)
+        else:
+            assert continued.account is not None
+            chosen, account = Thresholds(**state["chosen"]), continued.account
+            _check_same_guarantee(settings.with_choices(**vars(chosen)), account, size)
+            account.private = account.private and settings.private
     _check_processes_agree(account, processes)
 
-    basis_source: BasisSource
-    if settings.uses_public_data:
-        subspace = (
-            make_subspace(cost, groups.sizes, groups.quotas(chosen.k))
-            if settings.uses_basis
-            else make_spectrum(cost, groups)
-        )
-        basis_source = SharedBasis(subspace, processes, gradients.device)
-        basis_source.load_state_dict(state.get("subspace"))
-    else:
-        like = torch.zeros(0, dtype=gradients.dtype, device=gradients.device)
-        basis_source = NoSubspace(groups.num_parameters, like)
     facts = RunFacts(
         mechanism=mechanism_section(settings, cost, chosen, groups, account.plan),
         generator=settings.generator,
@@ -194,7 +185,7 @@ def prepare_fit(
         gradients,
         anchors,
         checks,
-        basis_source,
+        _basis_source(settings, cost, gradients, processes, chosen.k, state.get("subspace")),
         make_noise(settings.generator, settings.seed) if processes.is_first else NoNoise(),
         PoissonSampler(
             records,
@@ -211,6 +202,24 @@ def prepare_fit(
         if processes.is_first
         else None,
     )
+
+
+def _basis_source(
+    settings: PrivacySettings,
+    cost: CostSettings,
+    gradients: StepGradients,
+    processes: Processes,
+    k: int,
+    saved: dict[str, Any] | None,
+) -> BasisSource:
+    groups, device = gradients.groups, gradients.device
+    if not settings.uses_public_data:
+        return NoSubspace(groups.num_parameters, torch.zeros(0, dtype=gradients.dtype, device=device))
+    by_k = settings.uses_basis
+    subspace = make_subspace(cost, groups.sizes, groups.quotas(k)) if by_k else make_spectrum(cost, groups)
+    shared = SharedBasis(subspace, processes, device)
+    shared.load_state_dict(saved)
+    return shared
 
 
 def make_subspace(cost: CostSettings, sizes: Sequence[int], quotas: Sequence[int]) -> Subspace:

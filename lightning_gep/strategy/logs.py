@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning_gep.algorithm.thresholds import limited_by_memory
 from lightning_gep.privacy.files import CARD_PAGE
 from lightning_gep.privacy.plan import PrivacyPlan
+from lightning_gep.privacy.release import MECHANISMS
 from lightning_gep.strategy.internals import attached_trainer, current_hook
 from lightning_gep.strategy.settings import PrivacySettings
 
@@ -192,6 +193,14 @@ def _kept(fit: "Fit") -> str:
     names = f"{', '.join(fit.gradients.kept[:3])}{', …' if len(fit.gradients.kept) > 3 else ''}"
     source = "public" if fit.has_public_data else "random"
     return f"what training_step writes to {names}, of a few {source} records instead of private ones" if names else ""
+
+
+def warn_of_unused(settings: PrivacySettings) -> None:
+    """A warning of thresholds that were given although the mechanism has others."""
+    if settings.unused:
+        used = " and ".join(MECHANISMS[settings.mechanism].thresholds())
+        names = ", ".join(settings.unused)
+        rank_zero_warn(f"mechanism={settings.mechanism!r} clips by {used}: {names} has no effect.")
 
 
 def announce_trial_run(plan: PrivacyPlan) -> None:

@@ -95,18 +95,15 @@ def check_public_data(public: DataLoader[Any], private: DataLoader[Any], *, trus
     """The identity of the public data; raises ConfigurationError if it overlaps or does not match the training data."""
     found = check_disjoint(public.dataset, private.dataset, trusted=trusted)
     check_same_structure(next(PublicStream(public).batches(2)), private.collate_fn([private.dataset[0]]))
-    return identify(public.dataset, *found)
+    return found
 
 
-def check_disjoint(
-    public: Dataset[Any], private: Dataset[Any], *, trusted: bool = False
-) -> tuple[list[bytes | None], str, str]:
-    """Raises ConfigurationError if public and training data overlap.
+def check_disjoint(public: Dataset[Any], private: Dataset[Any], *, trusted: bool = False) -> PublicRecords:
+    """The identity of the public data; raises ConfigurationError if it overlaps with the training data.
 
     Datasets are followed through Subset and ConcatDataset to the records they hold. Records that consist of tensors,
     arrays, texts or plain values, in any structure, are also compared by content, labels aside, unless the user is
-    `trusted` to have made sure that they differ. Returns the digests of the public inputs, in order, a description of
-    what they were compared with, which also says where content proves nothing, and how many agree by chance.
+    `trusted` to have made sure that they differ.
     """
     if share_records(public, private):
         raise ConfigurationError(
@@ -116,8 +113,10 @@ def check_disjoint(
         )
     contents = [content_of(public[i]) for i in range(min(length(public), RECORDS_COMPARED))]
     digests = [content.input for content in contents]
+    changes = _changes_between_reads(public)
     if trusted:
-        return digests, "no training record: public_data_is_disjoint=True states that they differ", ""
+        said = "no training record: public_data_is_disjoint=True states that they differ"
+        return _identity(public, digests, changes, said)
     known, stride = _contents(private)
     same = [i for i, content in enumerate(contents) if not known.digests.isdisjoint(content.digests)]
     agree = f"{len(same)} of the first {len(digests)} public records have the content of a training record"
@@ -134,23 +133,25 @@ def check_disjoint(
     compared_with = "all training records" if stride == 1 else f"one in {stride} training records"
     if known.incomparable or None in digests:
         compared_with += ", as far as records could be compared by content"
-    changing = [name for name, data in (("training", private), ("public", public)) if _changes_between_reads(data)]
+    changing = ["training"] * _changes_between_reads(private) + ["public"] * changes
     if changing:
         compared_with += (
             f", which proves nothing: {' and '.join(changing)} records differ from one reading to the next, as with "
             "random augmentation"
         )
-    return digests, compared_with, agree
+    return _identity(public, digests, changes, compared_with, agree)
 
 
-def identify(dataset: Dataset[Any], digests: list[bytes | None], compared_with: str, agree: str = "") -> PublicRecords:
+def _identity(
+    dataset: Dataset[Any], digests: list[bytes | None], changes: bool, compared_with: str, agree: str = ""
+) -> PublicRecords:
     """Name, size and hash of a dataset. The hash covers inputs only, so fresh labels and shuffling do not change it."""
     sha256 = None
     if not digests:
         note = "no hash: the dataset has no length"
     elif None in digests:
         note = "no hash: some records cannot be serialised"
-    elif _changes_between_reads(dataset):
+    elif changes:
         note = "no hash: a record differs from one reading to the next, as with random augmentation"
     else:
         sha256 = hashlib.sha256(b"".join(digest for digest in digests if digest is not None)).hexdigest()

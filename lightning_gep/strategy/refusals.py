@@ -1,6 +1,7 @@
 """What cannot be trained privately is refused here, with the fix, before training starts."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,8 +29,12 @@ from torch.utils.data import (
 )
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.strategy.data import loader_options
-from lightning_gep.strategy.internals import parts_with_gradient_hooks, source_of_training_data
+from lightning_gep.strategy.data import PoissonLoader, loader_options
+from lightning_gep.strategy.internals import (
+    parts_with_gradient_hooks,
+    source_of_training_data,
+    train_loader_in_list,
+)
 from lightning_gep.strategy.overlap import check_no_repeats, share_records
 
 SEVERAL_LOADERS = (
@@ -96,6 +101,17 @@ def check_no_accumulation(trainer: Trainer) -> None:
             "update. Use accumulate_grad_batches=1 and a larger batch_size; microbatch_size limits memory.",
             setting="accumulate_grad_batches",
         )
+
+
+@contextmanager
+def several_optimizers_refused() -> Iterator[None]:
+    """Lightning would recommend manual optimization, in which gradients reach the weights without noise."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "multiple optimizers" not in str(error):
+            raise
+        raise ConfigurationError(SEVERAL_OPTIMIZERS) from error
 
 
 def check_module(module: LightningModule, optimizers: list[Optimizer]) -> None:
@@ -192,6 +208,13 @@ def check_loader(loader: Any) -> DataLoader[Any]:
     return loader
 
 
+def check_sampled(trainer: Trainer) -> None:
+    """Raises ConfigurationError if training would read a loader that Poisson sampling has not replaced."""
+    loader: Any = trainer.train_dataloader
+    if not isinstance(loader[0] if train_loader_in_list(trainer) else loader, PoissonLoader):
+        raise ConfigurationError(SEVERAL_LOADERS)
+
+
 def _records_read(loader: Any) -> Any:
     """The dataset of a loader, or the part of it that its sampler is limited to."""
     data = getattr(loader, "dataset", loader)
@@ -238,35 +261,27 @@ class HeldOutCheck:
 
 def check_same_structure(public_batch: Any, private_batch: Any) -> None:
     """Raises ConfigurationError if public batches have another structure than training batches."""
-    if _structure(public_batch) != _structure(private_batch):
+    public, private = _described(public_batch), _described(private_batch)
+    if public != private:
+        shown = [_described(batch, sizes=True) for batch in (public_batch, private_batch)]
         raise ConfigurationError(
-            f"Public batches are {_described(public_batch)}, but training batches are {_described(private_batch)}. "
+            f"Public batches are {shown[0]}, but training batches are {shown[1]}. "
             "Give public data the structure of the training data; RandomLabels(dataset, num_classes) adds labels.",
             setting="aux_dataloader",
         )
 
 
-def _structure(batch: Any) -> Any:
-    """Containers, and type and number of dimensions of tensors; sizes may differ, as for texts."""
+def _described(batch: Any, *, sizes: bool = False) -> str:
+    """The structure in words: containers, and tensors by type and number of dimensions, or by the shape of a record."""
     if isinstance(batch, torch.Tensor):
-        return batch.dtype, batch.dim()
+        return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape[1:]) if sizes else batch.dim()}"
     if isinstance(batch, dict):
-        return {key: _structure(value) for key, value in batch.items()}
-    if isinstance(batch, list | tuple):
-        return type(batch[0]) if _is_plain(batch) else [_structure(item) for item in batch]
-    return type(batch)
-
-
-def _described(batch: Any) -> str:
-    """The structure in words: containers, and shape and type of a record's tensors."""
-    if isinstance(batch, torch.Tensor):
-        return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape[1:])}"
-    if isinstance(batch, dict):
-        return "{" + ", ".join(f"{key!r}: {_described(value)}" for key, value in sorted(batch.items(), key=str)) + "}"
+        entries = sorted(batch.items(), key=str)
+        return "{" + ", ".join(f"{key!r}: {_described(value, sizes=sizes)}" for key, value in entries) + "}"
     if isinstance(batch, list | tuple):
         if _is_plain(batch):
             return f"a list of {type(batch[0]).__name__}"
-        return "(" + ", ".join(_described(item) for item in batch) + ")"
+        return "(" + ", ".join(_described(item, sizes=sizes) for item in batch) + ")"
     return type(batch).__name__
 
 

@@ -1,7 +1,7 @@
 """What is checked before every release: code that behaved well at the start may behave differently later."""
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,16 +45,19 @@ class ReleaseChecks:
     """The checks of one fit.
 
     Those that run the user's code do so on a few public records, at the first step of every epoch and at one random
-    step of it.
+    step of it. `frozen_norms` are layers of BatchNorm that a hook has to put into evaluation mode, as they were for the
+    checks at the start.
     """
 
     def __init__(
-        self, gradients: StepGradients, public_batch: Any, like_a_training_batch: Callable[[Any], Any]
+        self,
+        gradients: StepGradients,
+        public_batch: Any,
+        like_a_training_batch: Callable[[Any], Any],
+        frozen_norms: Collection[str] = (),
     ) -> None:
         self._gradients, self._like_a_training_batch = gradients, like_a_training_batch
-        self._records = take(public_batch, slice(0, RECORDS_TRIED))
-        self.frozen_norms: list[str] = []
-        """Layers of BatchNorm that a hook has to put into evaluation mode, as they were for the checks at the start."""
+        self._records, self._frozen_norms = take(public_batch, slice(0, RECORDS_TRIED)), frozenset(frozen_norms)
         self._released_batch: int | None = None
         self._epoch: int | None = None
         self._also_at = 0
@@ -69,7 +72,7 @@ class ReleaseChecks:
         check_no_accumulation(trainer)
         check_no_gradient_hooks(self._gradients.module)  # which callbacks and module may have set at any time
         check_trainable(self._gradients.module, self._gradients.groups.shapes)
-        mixing = norms_that_mix(self._gradients.module).keys() & self.frozen_norms
+        mixing = norms_that_mix(self._gradients.module).keys() & self._frozen_norms
         if mixing:
             raise ConfigurationError(f"BatchNorm mixes records: {', '.join(sorted(mixing))}. {NORM_FIX}")
         if self._epoch != trainer.current_epoch:

@@ -1,37 +1,33 @@
 """GEPStrategy: overrides of Lightning's hooks that make a run differentially private."""
 
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer, strategies
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch import Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader
-from typing_extensions import Never, override
+from typing_extensions import override
 
 from lightning_gep.algorithm.diagnostics import BatchStatistics, Diagnostics
 from lightning_gep.algorithm.gep import gradient_embedding_perturbation
 from lightning_gep.algorithm.groups import Grouping
-from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.release import MECHANISMS, Clipping, Split
+from lightning_gep.privacy.release import Clipping, Split
 from lightning_gep.strategy.checkpoints import AccountedStrategy
 from lightning_gep.strategy.data import PoissonLoader, PrivateBatch, TransferGuard, closed_batch, own_random_states
 from lightning_gep.strategy.fit import make_subspace, prepare_fit
 from lightning_gep.strategy.internals import on_before_batch_transfer, train_loader_in_list
-from lightning_gep.strategy.logs import LogGuard, announce, announce_later_log, announce_trial_run
+from lightning_gep.strategy.logs import LogGuard, announce, announce_later_log, announce_trial_run, warn_of_unused
 from lightning_gep.strategy.refusals import (
-    SEVERAL_LOADERS,
-    SEVERAL_OPTIMIZERS,
     HeldOutCheck,
     check_loader,
     check_module,
     check_monitors,
+    check_sampled,
     check_trainer,
+    several_optimizers_refused,
 )
-from lightning_gep.strategy.release_checks import as_hooks_may_leave_it
 from lightning_gep.strategy.settings import (
     AccountantName,
     Auto,
@@ -44,8 +40,6 @@ from lightning_gep.strategy.settings import (
     SubspaceName,
     settings_from,
 )
-
-EPSILON_BY_NAME = 8.0
 
 
 class GEPStrategy(AccountedStrategy):
@@ -163,9 +157,7 @@ class GEPStrategy(AccountedStrategy):
     ) -> None:
         self.settings, self.cost = settings_from(locals())
         make_subspace(self.cost, (1,), (1,))  # refuses wrong settings now
-        if self.settings.unused:
-            used = " and ".join(MECHANISMS[mechanism].thresholds())
-            rank_zero_warn(f"mechanism={mechanism!r} clips by {used}: {', '.join(self.settings.unused)} has no effect.")
+        warn_of_unused(self.settings)
         super().__init__(start_method=start_method)
         self._trust_checkpoint = trust_checkpoint
         self._held_out = HeldOutCheck()
@@ -188,13 +180,8 @@ class GEPStrategy(AccountedStrategy):
 
     @override
     def setup_optimizers(self, trainer: Trainer) -> None:
-        try:
+        with several_optimizers_refused():
             super().setup_optimizers(trainer)
-        except RuntimeError as error:
-            if "multiple optimizers" not in str(error):
-                raise
-            # Lightning would recommend manual optimization, in which gradients reach the weights without noise.
-            raise ConfigurationError(SEVERAL_OPTIMIZERS) from error
 
     @override
     def process_dataloader(self, dataloader: object) -> object:
@@ -208,20 +195,18 @@ class GEPStrategy(AccountedStrategy):
         loader = check_loader(dataloader)
         self._held_out.set_training(trainer, loader.dataset)
         continued = self._continued()
-        with as_hooks_may_leave_it(self._module, trainer) as frozen_norms:
-            fit = prepare_fit(
-                self.settings,
-                self.cost,
-                trainer=trainer,
-                module=self._module,
-                loader=loader,
-                precision=self.precision_plugin,
-                device=self.root_device,
-                processes=self.processes,
-                like_a_training_batch=self._like_a_training_batch,
-                continued=continued,
-            )
-        fit.checks.frozen_norms = frozen_norms
+        fit = prepare_fit(
+            self.settings,
+            self.cost,
+            trainer=trainer,
+            module=self._module,
+            loader=loader,
+            precision=self.precision_plugin,
+            device=self.root_device,
+            processes=self.processes,
+            like_a_training_batch=self._like_a_training_batch,
+            continued=continued,
+        )
         self._begin(fit, continued)
         announce(self.settings, fit, self.card_directory)
         if trainer.fast_dev_run and continued is None:  # type: ignore[attr-defined]
@@ -254,9 +239,7 @@ class GEPStrategy(AccountedStrategy):
 
     @override
     def on_train_start(self) -> None:
-        loader: Any = self._trainer.train_dataloader
-        if not isinstance(loader[0] if train_loader_in_list(self._trainer) else loader, PoissonLoader):
-            raise ConfigurationError(SEVERAL_LOADERS)
+        check_sampled(self._trainer)
         self._check_weights()  # again, for the weights of the first step: hooks may have loaded some
         if self._card is not None:
             self._card.start()
@@ -313,26 +296,3 @@ class GEPStrategy(AccountedStrategy):
     def teardown(self) -> None:
         self._guards.close()
         super().teardown()
-
-
-def by_name() -> GEPStrategy:
-    """The strategy of `Trainer(strategy="gep")`."""
-    rank_zero_warn(
-        f"strategy='gep' stands for GEPStrategy(epsilon={EPSILON_BY_NAME}): an ε that you did not choose. Pass "
-        "strategy=GEPStrategy(epsilon=...) with the ε that your records deserve."
-    )
-    return GEPStrategy(epsilon=EPSILON_BY_NAME)
-
-
-def in_the_other_namespace() -> Never:
-    """The strategy of `Trainer(strategy="gep")` for a Trainer of pytorch_lightning."""
-    raise ConfigurationError(
-        "This Trainer is that of pytorch_lightning, and GEPStrategy is for that of lightning.pytorch: the two packages "
-        "do not mix. Replace `import pytorch_lightning as pl` by `import lightning.pytorch as pl` in all files.",
-        setting="strategy",
-    )
-
-
-strategies.StrategyRegistry.register("gep", by_name, description="Differentially private training by GEP, ε = 8")
-if "pytorch_lightning" in sys.modules:
-    sys.modules["pytorch_lightning"].strategies.StrategyRegistry.register("gep", in_the_other_namespace)

@@ -5,7 +5,8 @@ from itertools import product
 from pathlib import Path
 
 from lightning_gep.cli.configs import config_directory
-from lightning_gep.reporting.published import EPSILONS, NAMES, RESULTS
+from lightning_gep.reporting.published import EPSILONS, RESULTS
+from lightning_gep.reporting.text import mechanism_name
 from recipes.tables.paper import baseline
 from recipes.tables.types import TRACKED, Cell, Table, figures_of
 
@@ -120,7 +121,7 @@ def _larger_epsilon(epsilon: float, mechanism: str) -> Cell:
     return Cell(
         name=f"{mechanism}_eps{epsilon:g}",
         panel=f"MNIST, ε = {epsilon:g}",
-        line=f"{NAMES[mechanism]} with our settings",
+        line=f"{mechanism_name(mechanism)} with our settings",
         experiment=BEST[mechanism],
         overrides=(f"privacy.epsilon={epsilon}",),
         published=PAPER.accuracies[mechanism][at],
@@ -145,7 +146,7 @@ HELD_OUT = "data.validation_size=5000"
 
 
 def _trial(mechanism: str, name: str, line: str, *overrides: str) -> Cell:
-    label = f"{NAMES.get(mechanism, 'spectral, preconditioned')}, {line}"
+    label = f"{mechanism_name(mechanism)}, {line}"
     return Cell(f"{mechanism}_{name}", "MNIST, ε = 2", label, BEST[mechanism], overrides=(HELD_OUT, *overrides))
 
 

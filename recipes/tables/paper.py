@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from lightning_gep.reporting.published import EPSILONS, NAMES, PATE_NOTE, RESULTS
+from lightning_gep.reporting.published import EPSILONS, PATE_NOTE, RESULTS
+from lightning_gep.reporting.text import mechanism_name
 from recipes.data.image_sets import PRIVATE
 from recipes.tables.types import OUR_BASIS, Cell, Run, Table, figures_of
 
@@ -50,7 +51,7 @@ def _table1(data: str, epsilon: float, mechanism: str) -> Cell:
     return Cell(
         name=f"{data}_{mechanism}_eps{epsilon:g}",
         panel=f"{title}, ε = {epsilon:g}",
-        line=NAMES[mechanism],
+        line=mechanism_name(mechanism),
         experiment=f"table1/{data}_{mechanism}_eps{epsilon:g}",
         seeds=(0, 1, 2) if (data, epsilon) == ("mnist", 2.0) else (0,),
         published=paper.accuracies[mechanism][at],
@@ -110,7 +111,7 @@ def _linear_probe(at: int, epsilon: float) -> Iterator[Cell]:
         return Cell(f"{mechanism}_eps{text}", f"ε = {epsilon:g}", line, experiment, overrides, seeds=(0, 1, 2, 3, 4))
 
     for mechanism, figures in LINEAR_PROBE_PUBLISHED.items():
-        of_paper = cell(mechanism, NAMES[mechanism], f"linear_probe/{mechanism}_eps{text}")
+        of_paper = cell(mechanism, mechanism_name(mechanism), f"linear_probe/{mechanism}_eps{text}")
         yield replace(of_paper, published=figures[at][0], published_spread=figures[at][1])
     yield replace(of_paper, name=f"{of_paper.name}_half", line="GEP, S₂ = S₁/2", overrides=HALF)
     yield cell("spectral", "spectral", "linear_probe/spectral", f"privacy.epsilon={epsilon}")
@@ -175,7 +176,7 @@ ANCHORS = Table(
     cells=tuple(
         Cell(
             name=f"{mechanism}_m{m}",
-            panel=f"CIFAR-10, ε = 8, {NAMES[mechanism]}",
+            panel=f"CIFAR-10, ε = 8, {mechanism_name(mechanism)}",
             line=f"m = {m}",
             experiment=f"anchors/{mechanism}_m{m}",
             published=accuracy,
@@ -203,7 +204,7 @@ ACCURACY_AGAINST_K = Table(
         "is above B-GEP for every k, and less sensitive to it."
     ),
     cells=tuple(
-        _over_k(f"{data}_{mechanism}", data, NAMES[mechanism], f"accuracy_against_k/{data}_{mechanism}", k)
+        _over_k(f"{data}_{mechanism}", data, mechanism_name(mechanism), f"accuracy_against_k/{data}_{mechanism}", k)
         for data, mechanism, k in product(("cifar10", "svhn"), ("bgep", "gep"), KS)
     ),
     baseline=baseline("svhn", "cifar10"),

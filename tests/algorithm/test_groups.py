@@ -79,12 +79,6 @@ def test_no_balanced_group_has_nothing_but_vectors():
     assert groups.names == ("a", "c")
 
 
-def test_two_balanced_groups_that_begin_in_one_module_have_different_names():
-    assert ParameterGroups.from_module(nn.LSTM(5, 5, bias=False)).names == ("weight_ih_l0", "weight_hh_l0")
-    module = nn.Sequential(nn.LSTM(5, 5, bias=False))
-    assert ParameterGroups.from_module(module).names == ("0", "0.weight_hh_l0")
-
-
 def test_every_grouping_covers_every_trainable_parameter_once():
     module = ResNetLike()
     module.layer2.requires_grad_(False)

@@ -2,8 +2,6 @@ import copy
 import math
 import os
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,8 +10,7 @@ from scipy import stats
 
 from lightning_gep.algorithm import noise as noise_module
 from lightning_gep.algorithm.gep import perturb
-from lightning_gep.algorithm.noise import SecureNoise, SeededNoise, SystemNoise, make_noise
-from lightning_gep.errors import ConfigurationError
+from lightning_gep.algorithm.noise import SecureNoise, SeededNoise, SystemNoise
 from lightning_gep.privacy.release import Part
 from lightning_gep.privacy.sampling import Secret
 
@@ -26,16 +23,16 @@ def draw(noise, size, step=0, part="embedding"):
 
 
 def looks_like(sample, std):
-    """Variance within 0.5 % (7 standard errors at 4·10⁶) and the Gaussian shape of the first million."""
-    variance_right = abs(float(sample.square().mean()) / std**2 - 1) < 0.005
-    shape_right = stats.kstest(sample[:1_000_000].numpy() / std, "norm").pvalue > 1e-6
+    """Variance within 1 % (7 standard errors at 10⁶) and the Gaussian shape of the first quarter."""
+    variance_right = abs(float(sample.square().mean()) / std**2 - 1) < 0.01
+    shape_right = stats.kstest(sample[:250_000].numpy() / std, "norm").pvalue > 1e-6
     return variance_right and shape_right
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_millions_of_draws_have_the_right_scale_and_shape(name):
+def test_a_million_draws_have_the_right_scale_and_shape(name):
     part = Part(clip=0.7, sigma=2.5)
-    noisy = perturb(torch.zeros(4_000_000, dtype=torch.float64), part, SOURCES[name](), 0, "residual")
+    noisy = perturb(torch.zeros(1_000_000, dtype=torch.float64), part, SOURCES[name](), 0, "residual")
     assert looks_like(noisy, 0.7 * 2.5)
     assert not looks_like(noisy * 1.03, 0.7 * 2.5), "a scale 3 % too large must be noticed"
     assert not looks_like(noisy * 0.97, 0.7 * 2.5), "a scale 3 % too small must be noticed"
@@ -70,18 +67,6 @@ def test_draws_never_repeat(name):
     assert float(correlations.abs().max()) < 0.2
 
 
-@pytest.mark.parametrize("name", ["system", "secure"])
-def test_two_processes_share_no_draw(name):
-    script = (
-        "import torch; torch.manual_seed(0); from lightning_gep.algorithm.noise import make_noise;"
-        f"print(*make_noise('{name}').normal(200, step=0, part='x', device=torch.device('cpu')).tolist())"
-    )
-    runs = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True) for _ in "ab"]
-    first, second = (set(run.stdout.split()) for run in runs)
-    assert len(first) == 200
-    assert not first & second
-
-
 def test_seeded_noise_depends_on_seed_step_and_part_and_on_nothing_else():
     base = draw(SeededNoise(3), 100, step=5)
     assert torch.equal(base, draw(SeededNoise(3), 100, step=5))
@@ -91,21 +76,6 @@ def test_seeded_noise_depends_on_seed_step_and_part_and_on_nothing_else():
         draw(SeededNoise(3), 100, step=5, part="residual"),
     ):
         assert not torch.equal(base, other)
-
-
-def test_only_the_seeded_source_is_marked_not_private():
-    assert [make_noise(name).private for name in ("system", "secure", "seeded")] == [True, True, False]
-
-
-def test_an_unknown_source_is_explained():
-    with pytest.raises(ConfigurationError, match=r"generator='mersenne' is not known. Choose one of 'system'"):
-        make_noise("mersenne")
-
-
-def test_torch_cpu_seeds_are_why_the_system_source_does_not_use_them():
-    """If this ever fails, torch keeps more than 32 bits of a seed and its generator could be used on the CPU too."""
-    first = torch.randn(4, generator=torch.Generator().manual_seed(5))
-    assert torch.equal(first, torch.randn(4, generator=torch.Generator().manual_seed(5 + 2**32)))
 
 
 @pytest.mark.parametrize("name", ["system", "secure"])

@@ -69,8 +69,8 @@ def test_a_sampler_that_draws_more_than_is_accounted_is_found(monkeypatch):
     settings = {"train_loader": loader(batch_size=6), "noise_multiplier": 1.0, "epsilon": None}
     _, healthy = audit(subject(**settings), parts=["release", "training"], confidence=CONFIDENCE, canaries=60)
     assert not healthy.exceeded
-    real = PoissonSampler._between
-    monkeypatch.setattr(PoissonSampler, "_between", lambda self, step, low, high: real(self, step, 3 * low, 3 * high))
+    sample_rate = PoissonSampler.sample_rate.fget
+    monkeypatch.setattr(PoissonSampler, "sample_rate", property(lambda self: 3 * sample_rate(self)))
     _, found = audit(subject(**settings), parts=["release", "training"], confidence=CONFIDENCE, canaries=60)
     assert found.exceeded
     assert found.strongest.name == "as measured"

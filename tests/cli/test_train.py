@@ -82,7 +82,7 @@ def test_the_command_gives_one_line_without_a_traceback(override, named, tmp_pat
 
 
 def test_without_hydra_the_command_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr("lightning_gep.cli.train.find_spec", lambda name: None)
+    monkeypatch.setattr("lightning_gep.cli.commands.find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="2"):
         main()
     assert "pip install 'lightning-gep[cli]'" in capsys.readouterr().err

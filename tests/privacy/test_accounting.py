@@ -166,11 +166,8 @@ def test_the_limits():
     [
         (lambda: SampledGaussian(1.5, 1.0), r"must be above 0 and at most 1, but it is 1.5"),
         (lambda: SampledGaussian(0.0, 1.0), r"must be above 0 and at most 1, but it is 0.0"),
-        (lambda: SampledGaussian(0.1, -1.0), r"noise_multiplier must be a finite number 0 or more, but it is -1.0"),
-        (lambda: epsilon([(SampledGaussian(0.1, 1.0), 1)], 1e-5, "moments"), r"accountant='moments' is not known"),
         (lambda: check_delta(2e-3, 500), r"delta=0.002 is not below 1/N = 0.002 for N=500.*Use delta=1e-03"),
         (lambda: check_delta(0.0), r"delta must lie between 0 and 1, but it is 0.0"),
-        (lambda: check_delta(1), r"delta must lie between 0 and 1, but it is 1"),
     ],
 )
 def test_bad_values_are_explained(call, message):

@@ -44,19 +44,10 @@ def test_the_state_round_trips_through_json(mechanism):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"noise_multiplier": 1.0}, "exactly one of epsilon and noise_multiplier, but got epsilon=8.0 and noise_mult"),
-        ({"epsilon": None}, "exactly one of epsilon and noise_multiplier, but got epsilon=None"),
-        ({"epsilon": None, "noise_multiplier": -1.0}, "noise_multiplier must be a finite number 0 or more"),
         ({"epsilon": 1e-9, "delta": 1e-12}, "cannot be reached"),
-        ({"steps": None}, "cannot be calibrated without an end of training. Set max_epochs or max_steps"),
-        ({"delta": 1e-3}, "delta=0.001 is not below 1/N = 0.001 for N=1000 records.*Use delta=1e-04"),
-        ({"expected_batch_size": 1001}, r"expected batch size 1001 is above the number of records 1000 \(.*q > 1\)"),
         ({"expected_batch_size": 0}, "expected_batch_size must be a whole number above 0"),
         ({"num_records": 0}, "num_records must be a whole number above 0"),
-        ({"k": 0}, "k must be a whole number above 0, but it is 0.*mechanism='gp'"),
-        ({"k": 501}, "k=501 basis vectors are more than the 500 trainable parameters"),
         ({"k": None}, "needs k and num_parameters, but got k=None"),
-        ({"accountant": "mystery"}, "accountant='mystery' is not known"),
     ],
 )
 def test_bad_values_are_explained_before_anything_is_computed(change, message):

@@ -56,9 +56,9 @@ def gp(**settings):
 @pytest.mark.parametrize("room", [0, 1, 4])
 def test_a_full_disk_ends_the_run_before_the_release_it_cannot_count(tmp_path, monkeypatch, draws, room):
     """The header is the first write, then one for each release."""
-    opened = ledger._open_locked
+    opened = ledger.open_locked
     with monkeypatch.context() as patch:
-        patch.setattr(ledger, "_open_locked", lambda path: FullDisk(opened(path), room))
+        patch.setattr(ledger, "open_locked", lambda path: FullDisk(opened(path), room))
         with pytest.raises(LedgerError, match=r"No space left on device.*Make room on the disk"):
             run(tmp_path, gp(), steps=6, callbacks=[every_step(tmp_path / "all")])
     assert len(draws) == max(0, room - 1)

@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.strategy.overlap import check_no_repeats, content_of, share_records
-from lightning_gep.strategy.public_data import check_disjoint, identify
+from lightning_gep.strategy.public_data import check_disjoint
 from tests.toys import records
 
 
@@ -235,7 +235,7 @@ def test_one_of_two_inputs_is_enough():
 def test_the_hash_of_dictionaries_is_that_of_their_inputs():
     def hash_of(x, y):
         public = Made(STRUCTURES["dict"], x, y)
-        return identify(public, *check_disjoint(public, Made(STRUCTURES["dict"], X + 1, Y))).sha256
+        return check_disjoint(public, Made(STRUCTURES["dict"], X + 1, Y)).sha256
 
     assert hash_of(X, Y) == hash_of(X, OTHER_Y) != hash_of(OTHER_X, Y)
 
@@ -266,14 +266,14 @@ def test_records_of_few_bits_agree_by_chance_which_is_told_with_a_count():
     known = {tuple(row) for row in CATEGORIES.tolist()}
     count = sum(tuple(row) in known for row in OTHER_CATEGORIES.tolist())
     with pytest.warns(UserWarning, match=f"{count} of the first 60 public records have the content of a training"):
-        _, _, agree = check_disjoint(public, private)
-    assert agree.startswith(f"{count} of the first 60")
+        found = check_disjoint(public, private)
+    assert found.agree.startswith(f"{count} of the first 60")
 
 
 def test_the_word_of_the_user_is_taken_and_written_down():
-    digests, said, _ = check_disjoint(Made(STRUCTURES["dict"], X, Y), Made(STRUCTURES["dict"], X, Y), trusted=True)
-    assert len(digests) == COUNT
-    assert said == "no training record: public_data_is_disjoint=True states that they differ"
+    found = check_disjoint(Made(STRUCTURES["dict"], X, Y), Made(STRUCTURES["dict"], X, Y), trusted=True)
+    assert found.compared_records == COUNT
+    assert found.compared_with == "no training record: public_data_is_disjoint=True states that they differ"
     everything = records()
     with pytest.raises(ConfigurationError, match="both draw on the same dataset"):
         check_disjoint(Subset(everything, [1]), everything, trusted=True)
@@ -284,5 +284,5 @@ def test_records_that_cannot_be_compared_are_told(odd):
     content = content_of(odd)
     assert content.input is None or content.digests
     private = Made(lambda x, y, i: lambda: None, X, Y)
-    _, said, _ = check_disjoint(Made(STRUCTURES["dict"], X, Y), private)
+    said = check_disjoint(Made(STRUCTURES["dict"], X, Y), private).compared_with
     assert said == "all training records, as far as records could be compared by content"

@@ -5,10 +5,8 @@ Exit codes: 0 no bound exceeds its claim, 1 one does, 2 a setting cannot work.
 
 import argparse
 from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
 
-from lightning_gep.errors import ConfigurationError, missing_extra
+from lightning_gep.cli.commands import check_cli_extra, count, errors_in_a_line, overrides_parser
 
 DESCRIPTION = "Lower bounds on the ε of the runs that gep-train would make with the same overrides, beside the claims."
 EXAMPLES = """\
@@ -29,16 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Audit and print; a setting that cannot work is one line on stderr and exit code 2."""
     parser = make_parser()
     options = parser.parse_intermixed_args(arguments)
-    try:
-        if find_spec("hydra") is None or find_spec("rich") is None:
-            raise missing_extra("cli", "gep-audit")
+    with errors_in_a_line("gep-audit"):
+        check_cli_extra("gep-audit")
         from lightning_gep.cli.audit.run import run  # --help does not wait for Lightning
 
         exceeded = run(options)
-    except ConfigurationError as error:
-        parser.exit(2, f"gep-audit: {error}\n")
-    except OSError as error:
-        parser.exit(2, f"gep-audit: {error.filename}: {error.strerror}.\n")
     if exceeded:
         what = "a lower bound is above the ε that is claimed" if options.replay is None else "more moved than may"
         parser.exit(1, f"gep-audit: {what}.\n")
@@ -46,30 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options; everything else on the line is an override."""
-    parser = argparse.ArgumentParser(
-        prog="gep-audit",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = overrides_parser("gep-audit", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
-    add("overrides", nargs="*", metavar="key=value", help="as for gep-train; commas give several values")
     add("--parts", type=_parts, default=PARTS, metavar="PART,…", help=f"of {', '.join(PARTS)} (default: all)")
     add("--confidence", type=_share, default=0.95, metavar="C", help="that all bounds hold at once (default: 0.95)")
     add("--accuracy", type=_share, default=0.03, metavar="A", help="of part release (default: 0.03); half takes 4×")
-    add("--canaries", type=_count, default=500, metavar="M", help="of a training (default: 500)")
-    add("--runs", type=_count, default=1, metavar="R", help="trainings (default: 1)")
-    add("--replay", type=_count, metavar="N", help="instead, replay N steps with one public record more or less")
-    add("--html", type=Path, metavar="FILE", help="write one page with plots, which works offline")
-    add("--json", type=Path, metavar="FILE", help="write the findings as JSON")
+    add("--canaries", type=count, default=500, metavar="M", help="of a training (default: 500)")
+    add("--runs", type=count, default=1, metavar="R", help="trainings (default: 1)")
+    add("--replay", type=count, metavar="N", help="instead, replay N steps with one public record more or less")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
 
 
 def _share(text: str) -> float:

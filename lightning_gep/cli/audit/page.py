@@ -33,29 +33,27 @@ def write_page(path: Path, findings: Sequence[Finding], confidence: float) -> No
 
 def bounds_plot(title: str, findings: Sequence[Finding]) -> Plot:
     """The claims and, under each, its bounds."""
+    names = [f"{mechanism_name(finding.mechanism)} {rounded_up(finding.claimed, 2)}" for finding in findings]
+    ticks = {"tickvals": list(range(len(names))), "ticktext": names, "range": [-0.5, len(names) - 0.5]}
+    plot = Plot(
+        key=findings[0].part,
+        title=title,
+        unit="ε",
+        summary=f"{title}: claimed ε and lower bounds of {counted(len(findings), 'configuration')}.",
+        layout={"xaxis": axis("", **ticks), "yaxis": {"rangemode": "tozero"}},
+        table=Table(COLUMNS, [row for finding in findings for row, _ in rows(finding)]),
+        notes=["A bound above its claim proves the claim wrong; one below it proves nothing."],
+        wide=True,
+    )
     claims = Entry("claimed", "claimed", Style("@text", "star", ""))
     points = [(float(place), finding.claimed) for place, finding in enumerate(findings)]
-    names = [f"{mechanism_name(finding.mechanism)} {rounded_up(finding.claimed, 2)}" for finding in findings]
     texts = [f"{name}\nclaimed ε {rounded_up(f.claimed)}" for name, f in zip(names, findings, strict=True)]
-    traces, legend = [trace(points, texts, claims, mode="markers")], [claims]
+    plot.add(claims, [trace(points, texts, claims, mode="markers")])
     for place, name in enumerate(dict.fromkeys(bound.name for finding in findings for bound in finding.bounds)):
         entry = Entry(f"b{place}", name, Style(f"@series-{place + 1}", SYMBOLS[place % len(SYMBOLS)], ""))
         found = [(x, b) for x, finding in enumerate(findings) for b in finding.bounds if b.name == name]
         hover = [f"{names[x]}\n{name}: ε at least {shown(bound.epsilon)}" for x, bound in found]
         highest = 2 * max(finding.claimed for finding in findings)  # an infinite bound has no place on an axis
         heights = [(float(x), min(bound.epsilon, highest)) for x, bound in found]
-        traces.append(trace(heights, hover, entry, mode="markers"))
-        legend.append(entry)
-    ticks = {"tickvals": list(range(len(names))), "ticktext": names, "range": [-0.5, len(names) - 0.5]}
-    return Plot(
-        key=findings[0].part,
-        title=title,
-        unit="ε",
-        summary=f"{title}: claimed ε and lower bounds of {counted(len(findings), 'configuration')}.",
-        traces=traces,
-        layout={"xaxis": axis("", **ticks), "yaxis": {"rangemode": "tozero"}},
-        legend=legend,
-        table=Table(COLUMNS, [row for finding in findings for row, _ in rows(finding)]),
-        notes=["A bound above its claim proves the claim wrong; one below it proves nothing."],
-        wide=True,
-    )
+        plot.add(entry, [trace(heights, hover, entry, mode="markers")])
+    return plot

@@ -2,10 +2,8 @@
 
 import argparse
 from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
 
-from lightning_gep.errors import ConfigurationError, missing_extra
+from lightning_gep.cli.commands import check_cli_extra, count, errors_in_a_line, overrides_parser
 
 DESCRIPTION = "The noise and ε of the runs that gep-train would make with the same overrides, before any training."
 EXAMPLES = """\
@@ -37,56 +35,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(
             "--compare differentiates the model on public records: leave out --search, --records, --parameters"
         )
-    try:
-        if find_spec("hydra") is None or find_spec("rich") is None:
-            raise missing_extra("cli", "gep-plan")
+    with errors_in_a_line("gep-plan"):
+        check_cli_extra("gep-plan")
         from lightning_gep.cli.plan.run import run  # --help does not wait for Hydra and the accountants
 
         run(options)
-    except ConfigurationError as error:
-        parser.exit(2, f"gep-plan: {error}\n")
-    except OSError as error:
-        why = f"{error.filename}: {error.strerror}"
-        parser.exit(2, f"gep-plan: {why}. Give --html and --json a file that can be written.\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The options; everything else on the line is an override."""
-    parser = argparse.ArgumentParser(
-        prog="gep-plan",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = overrides_parser("gep-plan", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
-    add("overrides", nargs="*", metavar="key=value", help="as for gep-train; commas give several values")
     add("-m", "--multirun", action="store_true", help="accepted as in gep-train, without effect")
     add("--compare", action="store_true", help="compare mechanisms on the gradients of public records")
     add = parser.add_argument_group("a project of your own").add_argument
-    add("--records", type=_count, metavar="N", help="number of training records: the data is not built")
-    add("--parameters", type=_count, metavar="P", help="number of trainable parameters: the model is not built")
+    add("--records", type=count, metavar="N", help="number of training records: the data is not built")
+    add("--parameters", type=count, metavar="P", help="number of trainable parameters: the model is not built")
     add = parser.add_argument_group("search").add_argument
     epochs = ",".join(map(str, EPOCHS))
     add("--search", action="store_true", help="find the batch size and epochs with the least noise")
     add("--batch-sizes", type=_counts, metavar="B,…", help="to choose from (default: powers of two)")
     add("--epochs", type=_counts, metavar="E,…", help=f"to choose from (default: {epochs})")
-    add("--min-steps", type=_count, metavar="T", help=f"leave out shorter runs (default: {MIN_STEPS})")
-    add("--top", type=_count, metavar="ROWS", help=f"how many to show (default: {TOP})")
-    add = parser.add_argument_group("files").add_argument
-    add("--html", type=Path, metavar="FILE", help="write one page with plots, which works offline")
-    add("--json", type=Path, metavar="FILE", help="write the rows as JSON")
+    add("--min-steps", type=count, metavar="T", help=f"leave out shorter runs (default: {MIN_STEPS})")
+    add("--top", type=count, metavar="ROWS", help=f"how many to show (default: {TOP})")
     return parser
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
 def _counts(text: str) -> list[int]:
-    return list(dict.fromkeys(_count(part.strip()) for part in text.split(",")))
+    return list(dict.fromkeys(count(part.strip()) for part in text.split(",")))
 
 
 if __name__ == "__main__":

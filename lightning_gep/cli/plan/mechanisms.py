@@ -38,7 +38,7 @@ def compare(job: Job) -> list[NoiseLevel]:
     stream = PublicStream(find_public_loader(None, data, model))
     gradients.choose_backend(next(stream.batches(HELD_OUT)), "auto")
     public = PublicGradients(gradients, stream, lambda batch: batch, num_anchors=HELD_OUT)
-    held_out, anchors = (_rows(public(count, step)()) for step, count in enumerate((HELD_OUT, max(k, HELD_OUT))))
+    held_out, anchors = (torch.cat([*public(count, step)()]) for step, count in enumerate((HELD_OUT, max(k, HELD_OUT))))
     return compare_mechanisms(
         anchors,
         held_out,
@@ -56,7 +56,3 @@ def mechanism_table(levels: Iterable[NoiseLevel]) -> Table:
         clips = ", ".join(f"{name}={value:.2g}" for name, value in level.clips.items())
         table.add_row(level.mechanism, f"{level.noise_over_signal:.3g}", clips)
     return table
-
-
-def _rows(parts: Iterable[torch.Tensor]) -> torch.Tensor:
-    return torch.cat(list(parts))

@@ -12,8 +12,8 @@ from rich.text import Text
 from lightning_gep.cli.plan.costs import NoisePlan
 from lightning_gep.cli.plan.search import CRITERIA, Search
 from lightning_gep.privacy.rounding import rounded_up
+from lightning_gep.reporting.text import NOTHING
 
-MISSING = "–"
 FIGURES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "mechanism": ("mech.", lambda row: row["mechanism"]),
     "training records N": ("N", lambda row: f"{row['records']}"),
@@ -22,7 +22,7 @@ FIGURES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "epochs": ("epochs", lambda row: f"{row['epochs']:.4g}"),
     "steps": ("steps", lambda row: f"{row['steps']}"),
     "sampling rate q": ("q", lambda row: f"{row['sample_rate']:.3g}"),
-    "basis vectors k": ("k", lambda row: MISSING if row["k"] is None else f"{row['k']}"),
+    "basis vectors k": ("k", lambda row: NOTHING if row["k"] is None else f"{row['k']}"),
     "thresholds": ("S", lambda row: _thresholds(row)),
     "ε": ("ε", lambda row: rounded_up(row["epsilon"])),
     "δ": ("δ", lambda row: f"{row['delta']:g}"),
@@ -56,13 +56,13 @@ def figures(plan: NoisePlan) -> dict[str, str]:
 def differing_figures(plans: Sequence[NoisePlan]) -> list[str]:
     """The names of the figures that are not the same for all plans."""
     found = [figures(plan) for plan in plans]
-    return [name for name in found[0] if len({each.get(name, MISSING) for each in found}) > 1]
+    return [name for name in found[0] if len({each.get(name, NOTHING) for each in found}) > 1]
 
 
 def shared_figures(plans: Sequence[NoisePlan]) -> str:
     """The figures that are the same for all plans, in one line."""
     differing = differing_figures(plans)
-    shared = {name: text for name, text in figures(plans[0]).items() if name not in differing and text != MISSING}
+    shared = {name: text for name, text in figures(plans[0]).items() if name not in differing and text != NOTHING}
     return ", ".join(f"{name} {text}" for name, text in shared.items())
 
 
@@ -75,7 +75,7 @@ def plan_table(plans: Sequence[NoisePlan], among: Sequence[NoisePlan] | None = N
     if len(plans) == 1 and among is None:
         table = Table(show_header=False, title="gep-plan", title_justify="left")
         for name, text in figures(plans[0]).items():
-            if text != MISSING:
+            if text != NOTHING:
                 table.add_row(name, text)
         return table
     compared = plans if among is None else among
@@ -104,7 +104,7 @@ def cells(plan: NoisePlan, names: Sequence[str], compared: Sequence[NoisePlan]) 
         noise = [getattr(other, criterion) for other in compared if getattr(other, criterion) > 0]
         least[name] = len(compared) > 1 and getattr(plan, criterion) == min(noise, default=None)
     found = figures(plan)
-    return [(found.get(name, MISSING), least.get(name, False)) for name in names]
+    return [(found.get(name, NOTHING), least.get(name, False)) for name in names]
 
 
 def search_in_words(found: Search) -> list[str]:
@@ -170,12 +170,12 @@ def _edge(plan: NoisePlan, found: Search) -> str:
 
 def _at_quarter(row: dict[str, Any], number: int) -> str:
     quarters = row.get("epsilon_at_quarters")
-    return MISSING if quarters is None else rounded_up(quarters[number]["epsilon"])
+    return NOTHING if quarters is None else rounded_up(quarters[number]["epsilon"])
 
 
 def _shares(row: dict[str, Any]) -> str:
     if row["clip_embedding"] is None or row["clip_residual"] is None or math.isnan(row["embedding_share"]):
-        return MISSING
+        return NOTHING
     embedding = round(100 * row["embedding_share"])
     return f"{embedding}:{100 - embedding}"
 
@@ -186,4 +186,4 @@ def _thresholds(row: dict[str, Any]) -> str:
 
 
 def _digits(value: float | None) -> str:
-    return MISSING if value is None else f"{value:#.4g}".rstrip(".") if value else "0"
+    return NOTHING if value is None else f"{value:#.4g}".rstrip(".") if value else "0"

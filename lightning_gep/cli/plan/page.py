@@ -46,7 +46,21 @@ def noise_by_batch_size(plans: Sequence[NoisePlan], marked: Sequence[NoisePlan] 
     if marked:
         lines["calibrated"] = list(marked)
         entries.append(Entry("calibrated", "calibrated", Style("@text", "star", "")))
-    traces = []
+    sizes = sorted({plan.size.expected_batch_size for plan in noisy})
+    stars = "Lines: all candidates, by the RDP bound. Stars: calibrated by the accountant. " if marked else ""
+    plot = Plot(
+        key="noise",
+        title="Noise per step by batch size",
+        unit="noise per step, in units of the gradient",
+        summary=f"Noise per step against the expected batch size, {len(entries)} lines.",
+        layout={
+            "xaxis": axis("expected batch size", type="log", tickvals=sizes, ticktext=[str(size) for size in sizes]),
+            "yaxis": {"type": "log", "tickformat": ".3~g", "nticks": 6},
+        },
+        notes=[f"{stars}Both axes are logarithmic."],
+        wide=True,
+        height=380,
+    )
     for entry in entries:
         members = lines[entry.label]
         points = [(float(plan.size.expected_batch_size), plan.noise_per_step) for plan in members]
@@ -54,45 +68,27 @@ def noise_by_batch_size(plans: Sequence[NoisePlan], marked: Sequence[NoisePlan] 
             f"{_name(plan)}, {plan.size.steps} steps\nbatch {batch:g}: noise {noise:.4g}"
             for plan, (batch, noise) in zip(members, points, strict=True)
         ]
-        traces.append(trace(points, texts, entry, mode="lines+markers" if entry.style.dash else "markers"))
-    sizes = sorted({plan.size.expected_batch_size for plan in noisy})
-    stars = "Lines: all candidates, by the RDP bound. Stars: calibrated by the accountant. " if marked else ""
-    return Plot(
-        key="noise",
-        title="Noise per step by batch size",
-        unit="noise per step, in units of the gradient",
-        summary=f"Noise per step against the expected batch size, {len(traces)} lines.",
-        traces=traces,
-        layout={
-            "xaxis": axis("expected batch size", type="log", tickvals=sizes, ticktext=[str(size) for size in sizes]),
-            "yaxis": {"type": "log", "tickformat": ".3~g", "nticks": 6},
-        },
-        legend=entries,
-        notes=[f"{stars}Both axes are logarithmic."],
-        wide=True,
-        height=380,
-    )
+        plot.add(entry, [trace(points, texts, entry, mode="lines+markers" if entry.style.dash else "markers")])
+    return plot
 
 
 def epsilon_over_steps(plans: Sequence[NoisePlan]) -> Plot:
     """ε over the steps of a run, once for all plans that share it: it does not depend on the mechanism."""
     curves = grouped([plan for plan in plans if math.isfinite(plan.epsilon)], _sampling)
     entries = [Entry(name, name, numbered(place)) for place, name in enumerate(list(curves)[:MAX_CURVES])]
-    traces = []
-    for entry in tracked(entries, "ε over the run"):
-        points = [(0.0, 0.0), *((float(at), epsilon) for at, epsilon in curves[entry.label][0].epsilon_over_steps())]
-        texts = [f"{entry.label}\nstep {steps:g}: ε {epsilon:.3f}" for steps, epsilon in points]
-        traces.append(trace(points, texts, entry))
-    return Plot(
+    plot = Plot(
         key="epsilon",
         title="ε over the steps of a run",
         unit="ε, the same for every mechanism",
         summary=f"ε over the steps of a run, {len(entries)} curves.",
-        traces=traces,
         layout={"xaxis": axis("steps", rangemode="tozero"), "yaxis": {"rangemode": "tozero"}},
-        legend=entries,
         notes=[f"The first {len(entries)} of {len(curves)} curves."] if len(entries) < len(curves) else [],
     )
+    for entry in tracked(entries, "ε over the run"):
+        points = [(0.0, 0.0), *((float(at), epsilon) for at, epsilon in curves[entry.label][0].epsilon_over_steps())]
+        texts = [f"{entry.label}\nstep {steps:g}: ε {epsilon:.3f}" for steps, epsilon in points]
+        plot.add(entry, [trace(points, texts, entry)])
+    return plot
 
 
 def _name(plan: NoisePlan) -> str:

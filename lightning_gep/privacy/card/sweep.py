@@ -7,12 +7,10 @@ from typing import Any
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.accounting import LARGEST_TIGHT_EPSILON, SampledGaussian
 from lightning_gep.privacy.card.content import FORMAT, TERMS, selection_block
-from lightning_gep.privacy.card.rendering import sentence
+from lightning_gep.privacy.card.rendering import Card, sentence
 from lightning_gep.privacy.files import now
 from lightning_gep.privacy.rounding import figure
 from lightning_gep.privacy.selection import SHAPES, Distribution, RunCost, composed_cost, repeat_and_select_cost
-
-Card = Mapping[str, Any]
 
 
 def sweep_selection(costs: Sequence[RunCost | None], *, repetitions: Mapping[str, Any] | None = None) -> dict[str, Any]:

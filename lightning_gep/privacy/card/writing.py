@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.card.rendering import card_page, headline
+from lightning_gep.privacy.card.rendering import Card, card_page, headline
 from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.card.sweep import sweep_card
 from lightning_gep.privacy.files import CARD_FILE, CARD_PAGE, read_json, write_json, write_text
-
-Card = Mapping[str, Any]
 
 
 def read_card(directory: Path) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from lightning_gep.cli.audit import run as command_run
 from lightning_gep.cli.audit.command import main
 from lightning_gep.cli.audit.output import verdict
 from lightning_gep.cli.audit.page import write_page
-from tests.browser import Watched, browser  # noqa: F401  # a fixture
+from tests.browser import browser, check_on_a_phone  # noqa: F401  # a fixture
 
 QUICK = ("trainer.max_epochs=1", "privacy.accountant=rdp", "--parts", "run")
 
@@ -87,13 +87,7 @@ def test_the_page_has_a_plot_and_a_table_for_each_part(tmp_path):
 def test_a_browser_draws_the_page(browser, tmp_path):  # noqa: F811
     path = tmp_path / "audit.html"
     write_page(path, [finding(7.5, 7.2, 3.1), finding(1.2, part="training")], 0.95)
-    watched = Watched(browser, viewport={"width": 375, "height": 800})
-    opened = watched.open(path)
-    assert opened.locator("#plot-release .scatterlayer .trace").count() == 4
-    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert watched.errors == []
-    assert watched.requests == [path.as_uri()]
-    watched.close()
+    check_on_a_phone(browser, path, {"release": 4})
 
 
 def test_steps_are_replayed_on_public_records(capsys, monkeypatch):

@@ -22,7 +22,7 @@ from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.privacy.run_size import RunSize
 from lightning_gep.strategy.fit import planned_steps
 from lightning_gep.strategy.settings import PrivacySettings
-from tests.browser import Watched, browser  # noqa: F401  # a fixture
+from tests.browser import browser, check_on_a_phone  # noqa: F401  # a fixture
 
 OWN = ("--records", "1257", "--parameters", "6186")
 RDP = "privacy.accountant=rdp"
@@ -245,11 +245,4 @@ def test_text_from_the_command_line_is_escaped_in_the_page(tmp_path):
 def test_a_browser_draws_the_page(browser, tmp_path):  # noqa: F811
     path = tmp_path / "plan.html"
     write_page(path, some_plans(), [])
-    watched = Watched(browser, viewport={"width": 375, "height": 800})
-    opened = watched.open(path)
-    assert opened.locator("#plot-noise .scatterlayer .trace").count() == 4
-    assert opened.locator("#plot-epsilon .scatterlayer .trace").count() == 4
-    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert watched.errors == []
-    assert watched.requests == [path.as_uri()]
-    watched.close()
+    check_on_a_phone(browser, path, {"noise": 4, "epsilon": 4})

@@ -324,12 +324,6 @@ def test_a_seed_is_not_on_the_card_and_its_json_has_no_infinity(tmp_path):
 # Around the training.
 
 
-def test_fast_dev_run_works(tmp_path):
-    used = strategy(generator="system")
-    fit(tmp_path, used, fast_dev_run=2, enable_checkpointing=True)
-    assert card_in(used.card_directory)["status"] == "finished"
-
-
 def test_a_place_that_cannot_be_written_is_a_warning_and_training_ends_well(tmp_path):
     blocked = tmp_path / "ckpt"
     blocked.write_text("a file where the directory should be")
