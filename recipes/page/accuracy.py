@@ -7,16 +7,18 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from lightning_gep.reporting.text import NOTHING
 from recipes.page.overview import between
+from recipes.page.plots import BY_MECHANISM
 from recipes.page.table import accuracy
 from recipes.running.outcome import RESULTS, results_of
-from recipes.tables import LINEAR_PROBE, MNIST_EPSILON2, MNIST_LARGER_EPSILON, TABLE1
-from recipes.tables.types import Table
+from recipes.tables import COMPARISONS, LINEAR_PROBE, MNIST_EPSILON2, MNIST_LARGER_EPSILON
+from recipes.tables.shaped import CIFAR10_CNN, NOT_PRIVATE, compared_cells
+from recipes.tables.types import Comparison, Table
 from recipes.writing import markdown_table, save_svg
 
 FRONT_PAGE = Path(__file__).resolve().parents[2] / "README.md"
 PICTURE = "accuracy_against_epsilon.svg"
-COLOURS = {"GEP": "#1d3557", "DP-SGD": "#c1666b", "no privacy": "#6b9080"}
 
 Points = dict[float, tuple[Table, str]]
 """A table and its cell for every ε."""
@@ -30,7 +32,6 @@ class Panel:
     curves: dict[str, Points]
     without: tuple[Table, str]
     published: float | None = None
-    legend: str = "lower right"
 
 
 def _mnist(first: str, mechanism: str) -> Points:
@@ -38,8 +39,9 @@ def _mnist(first: str, mechanism: str) -> Points:
     return {2.0: (MNIST_EPSILON2, first), **larger}
 
 
-def _table1(mechanism: str) -> Points:
-    return {epsilon: (TABLE1, f"cifar10_{mechanism}_eps{epsilon:g}") for epsilon in (2.0, 5.0, 8.0)}
+def _small_network(mechanism: str) -> Points:
+    cells = {epsilon: compared_cells(epsilon) for epsilon in (2.0, 8.0)}
+    return {epsilon: (CIFAR10_CNN, names[mechanism]) for epsilon, names in cells.items() if mechanism in names}
 
 
 def _features(name: str) -> Points:
@@ -49,6 +51,11 @@ def _features(name: str) -> Points:
 
 PANELS = (
     Panel(
+        "CIFAR-10, small CNN",
+        {"spectral": _small_network("spectral"), "GEP": _small_network("GEP"), "DP-SGD": _small_network("GP")},
+        (CIFAR10_CNN, NOT_PRIVATE.name),
+    ),
+    Panel(
         "MNIST, CNN",
         {"GEP": _mnist("mnist_best", "gep"), "DP-SGD": _mnist("mnist_best_gp", "gp")},
         (MNIST_EPSILON2, "mnist"),
@@ -56,38 +63,38 @@ PANELS = (
     ),
     Panel(
         "features of CIFAR-10, linear",
-        {"GEP": _features("gep_eps{}_half"), "DP-SGD": _features("gp_eps{}")},
+        {
+            "spectral": _features("spectral_eps{}"),
+            "GEP": _features("gep_eps{}_half"),
+            "DP-SGD": _features("gp_eps{}"),
+        },
         (LINEAR_PROBE, "linear_probe"),
-    ),
-    Panel(
-        "CIFAR-10, ResNet20",
-        {"GEP": _table1("gep"), "DP-SGD": _table1("gp")},
-        (TABLE1, "cifar10"),
-        legend="center right",
     ),
 )
 
 
-HEAD = ["test accuracy, %", "no privacy", "DP-SGD", "GEP", "runs"]
-ROWS = {
-    "MNIST, ε = 2, the paper's settings": (TABLE1, "mnist", "mnist_gp_eps2", "mnist_gep_eps2"),
-    "MNIST, ε = 2, both tuned": (MNIST_EPSILON2, "mnist", "mnist_best_gp", "mnist_best"),
-    "features of CIFAR-10, ε = 2": (LINEAR_PROBE, "linear_probe", "gp_eps2", "gep_eps2_half"),
-    "CIFAR-10, ResNet20, ε = 2": (TABLE1, "cifar10", "cifar10_gp_eps2", "cifar10_gep_eps2"),
-}
-"""The README's rows: a table and its cells without privacy, of DP-SGD and of GEP."""
+HEAD = ["test accuracy, %", "no privacy", "DP-SGD", "GEP", "spectral", "runs"]
+ROWS = (
+    "CIFAR-10, small network, ε = 2",
+    "CIFAR-10, ResNet20, ε = 2, the paper's settings",
+    "MNIST, ε = 2, our settings",
+    "features of CIFAR-10, ε = 2",
+)
+"""The comparisons that the README shows."""
 
 
 def front_page(text: str, output: Path = RESULTS) -> str:
     """The README with its table brought up to date."""
-    return between("accuracies", text, markdown_table(HEAD, [_row(label, output) for label in ROWS]))
+    rows = {each.label: each for each in COMPARISONS}
+    return between("accuracies", text, markdown_table(HEAD, [_row(rows[label], output) for label in ROWS]))
 
 
-def _row(label: str, output: Path) -> list[str]:
-    table, *cells = ROWS[label]
-    runs = [results_of(table, output)[cell] for cell in cells]
-    figures = [accuracy(each, "test_accuracy") or "not run" for each in runs]
-    return [label, *figures, ", ".join(str(len(each)) for each in runs[1:])]
+def _row(comparison: Comparison, output: Path) -> list[str]:
+    found = results_of(comparison.table, output)
+    cells = [comparison.cells.get(name, "") for name in ("GP", "GEP", "spectral")]
+    runs = [found.get(cell, []) for cell in (comparison.without_privacy, *cells)]
+    figures = [accuracy(each, "test_accuracy") or NOTHING for each in runs]
+    return [comparison.label, *figures, ", ".join(str(len(each)) for each in runs[1:])]
 
 
 def draw_accuracy(output: Path) -> None:
@@ -102,7 +109,7 @@ def draw_accuracy(output: Path) -> None:
         axis.set_xlim(0, 1.1 * max(epsilon for points in panel.curves.values() for epsilon in points))
         axis.grid(alpha=0.25)
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7, frameon=False, loc=panel.legend)
+            axis.legend(fontsize=7, frameon=False, loc="lower right")
     figure.axes[0].set_ylabel("test accuracy, %")
     save_svg(figure, output / PICTURE)
 
@@ -116,10 +123,10 @@ def _draw_curve(axis: Any, name: str, points: Points, output: Path) -> None:
     """Means over seeds, with a bar of one standard deviation; a ring where there is a single run."""
     found = {epsilon: values for epsilon, place in points.items() if (values := _accuracies(place, output))}
     means = [statistics.fmean(values) for values in found.values()]
-    axis.plot(list(found), means, color=COLOURS[name], linewidth=1.2, label=name if found else None)
+    axis.plot(list(found), means, color=BY_MECHANISM[name], linewidth=1.2, label=name if found else None)
     for (epsilon, values), mean in zip(found.items(), means, strict=True):
         style = {"yerr": statistics.stdev(values), "capsize": 3} if len(values) > 1 else {"markerfacecolor": "white"}
-        axis.errorbar([epsilon], [mean], fmt="o", color=COLOURS[name], **style)
+        axis.errorbar([epsilon], [mean], fmt="o", color=BY_MECHANISM[name], **style)
 
 
 def _draw_line(axis: Any, panel: Panel, output: Path) -> None:
@@ -127,4 +134,4 @@ def _draw_line(axis: Any, panel: Panel, output: Path) -> None:
     height = statistics.fmean(measured) if measured else panel.published
     if height is not None:
         label = "no privacy" if measured else "no privacy (published)"
-        axis.axhline(height, color=COLOURS["no privacy"], linestyle="--" if measured else ":", label=label)
+        axis.axhline(height, color=BY_MECHANISM["no privacy"], linestyle="--" if measured else ":", label=label)

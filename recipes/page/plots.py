@@ -16,6 +16,7 @@ from recipes.tables.types import Cell, Table
 from recipes.writing import save_svg
 
 COLOURS = ["#1d3557", "#c1666b", "#6b9080", "#e4b363", "#9a6fb0", "#7aa5d2", "#8a8a8a", "#2a9d8f", "#d98c5f", "#5f7a3a"]
+BY_MECHANISM = {"spectral": "#e4b363", "GEP": "#1d3557", "DP-SGD": "#c1666b", "no privacy": "#6b9080"}
 ACROSS = 3
 LONGEST_LABEL, LABEL_WIDTH = 30, 48
 """Characters: longer labels do not fit in a legend; the width they are wrapped to instead."""
@@ -106,7 +107,8 @@ def draw_summary(rows: Sequence[Compared], file: Path) -> None:
     figure = Figure(figsize=(7.5, 0.8 + 0.32 * len(rows)), layout="constrained")
     axis = figure.subplots()
     axis.axvline(0, color="#8a8a8a", linewidth=1)
-    for name, colour, shift in zip(CHALLENGERS, COLOURS, (-0.12, 0.12), strict=False):
+    for name, shift in zip(CHALLENGERS, (-0.12, 0.12), strict=True):
+        colour = BY_MECHANISM[name]
         found = [(place + shift, ahead) for place, row in enumerate(rows) if (ahead := row.ahead(name))]
         for place, ahead in found:
             error = ahead.standard_error
