@@ -4,10 +4,11 @@ import importlib.util
 import logging
 import re
 import statistics
+import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader
 
@@ -31,7 +32,7 @@ HEAD = """\
 | module | outcome | parameters | gradients by | set-up, s | plain step | GP step | GEP step |
 |---|---|---|---|---|---|---|---|
 """
-COPIES, COPIES_OF_SLOW, STEPS, REPETITIONS, SMALL = 40, 10, 5, 2, 100_000
+COPIES, COPIES_OF_SLOW, STEPS, REPETITIONS, SMALL = 40, 10, 5, 1, 100_000
 """How steps are timed: on copies of the records, since a batch of a few has nothing to vectorize."""
 
 
@@ -65,7 +66,7 @@ def rows() -> dict[str, list[str]]:
     """The cells of the page's table by module."""
     table = TABLE.search(PAGE.read_text(encoding="utf-8"))
     assert table is not None
-    cells = ([cell.strip() for cell in line.strip("|\n").split(" | ")] for line in table.group().splitlines()[2:])
+    cells = ([cell.strip() for cell in line[1:-1].split(" | ")] for line in table.group().splitlines()[2:])
     return {row[0]: row[1:] for row in cells}
 
 
@@ -118,8 +119,9 @@ class Stopwatch(Callback):
 
 
 def timed(entry: Entry, used: Any) -> Stopwatch:
+    loader = loader_of(entry, COPIES_OF_SLOW if entry.slow else COPIES)
     with tempfile.TemporaryDirectory() as directory:
-        module, loader, watch = built(entry.module), loader_of(entry, COPIES_OF_SLOW if entry.slow else COPIES), Stopwatch()
+        module, watch = built(entry.module), Stopwatch()
         trainer(directory, used, callbacks=[watch], max_epochs=1).fit(module, loader)
     return watch
 
@@ -150,22 +152,23 @@ def milliseconds(seconds: float) -> str:
 
 def line(name: str, entry: Entry) -> str:
     cells = [""] * 6 if entry.refused else list(measured(entry))
-    print(name, *cells, flush=True)
-    return f"| {' | '.join([name, outcome(entry), *cells])} |\n"
+    row = f"| {' | '.join([name, outcome(entry), *cells])} |\n"
+    print(row, end="", flush=True)
+    return row
 
 
-def write() -> None:
-    """Measure everything again; rows of packages that are not installed stay."""
+def write(words: Sequence[str]) -> None:
+    """Measure everything again, or what has one of the words in its name; other rows stay."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    found = {name: line(name, entry) for name, entry in PUBLIC.items() if importlib.util.find_spec(entry.package)}
-    old = {name: f"| {' | '.join([name, *rows()[name]])} |\n" for name in PUBLIC if name in rows()}
-    table = HEAD + "".join({**old, **found}[name] for name in PUBLIC)
-    versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    print(versions)
+    asked = {name: entry for name, entry in PUBLIC.items() if not words or any(word in name for word in words)}
+    found = {name: line(name, entry) for name, entry in asked.items() if importlib.util.find_spec(entry.package)}
+    old = {name: f"| {' | '.join([name, *cells])} |\n" for name, cells in rows().items()}
+    table = HEAD + "".join({**old, **found}.get(name, "") for name in PUBLIC)
     PAGE.write_text(TABLE.sub(lambda _: table, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(*(f"{package} {version(package)}" for package in PACKAGES), sep=", ")
 
 
 if __name__ == "__main__":
-    write()
+    write(sys.argv[1:])
