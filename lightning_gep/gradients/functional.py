@@ -53,6 +53,8 @@ class Vectorising(TorchFunctionMode):
         except RuntimeError as error:
             if name == "requires_grad_" and "functorch" in str(error):
                 return args[0]  # Hugging Face asks for the gradient of inputs, which reaches no parameter
+            if "inplace randomness" in str(error) and args[0].is_floating_point():
+                return _filled_for_each_record(function, args, kwargs)
             if name not in VALUES or "vmap" not in str(error):
                 raise
             self.stood_in += 1
@@ -111,7 +113,8 @@ class FunctionalGradients(Backend):
         fault = disagreement(rows, trial.rows(), trial.groups, trial.tolerance)
         if fault is not None:
             return fault
-        trial.rows(cls, vectorising=as_in_training)
+        if not bool(torch.isfinite(trial.rows(cls, vectorising=as_in_training)).all()):
+            return "cannot be used: a tensor is filled with random numbers in place, and read under its old name"
         if as_in_training.stood_in > usual.stood_in:
             return "cannot be used: training_step asks for the value of a random number (.item() or float())"
         return cls.later_fault(trial)
@@ -196,6 +199,15 @@ def _attention_in_one_dtype(function: Any, args: tuple[Any, ...], kwargs: dict[s
 
     with torch.autocast(device, enabled=False):
         return function(*map(narrow, args), **{name: narrow(value) for name, value in kwargs.items()})
+
+
+def _filled_for_each_record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """What `torch.empty(…).bernoulli_(p)` and the like return, with numbers for each record, as stochastic depth draws.
+
+    The tensor itself has no room for them. Code that reads it, and not what is returned, gets NaN, which shows.
+    """
+    args[0].fill_(torch.nan)
+    return function(torch.rand_like(args[0]), *args[1:], **kwargs)
 
 
 @contextmanager

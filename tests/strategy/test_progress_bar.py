@@ -1,5 +1,6 @@
 """What a user sees of a run in a terminal of 80 columns."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -33,11 +34,9 @@ def shown_in_a_terminal(command, columns):
     child = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
     os.close(terminal)
     written = b""
-    while True:
-        try:
+    with contextlib.suppress(OSError):  # raised when the child has closed its end
+        while True:
             written += os.read(reader, 65536)
-        except OSError:  # the child has closed its end
-            break
     os.close(reader)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.decode())
     assert child.wait(timeout=60) == 0, text
