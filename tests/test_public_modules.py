@@ -58,7 +58,7 @@ def loader_of(entry: Entry, copies: int = 1, seed: int = 1) -> DataLoader[Any]:
 def outcome(entry: Entry) -> str:
     if entry.refused:
         return f"refused: {entry.refused}"
-    return f"works with {entry.change}" if entry.change else "works"
+    return f"works with one change: {entry.change}" if entry.change else "works"
 
 
 @cache
