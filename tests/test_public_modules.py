@@ -94,8 +94,9 @@ def test_the_outcome_is_that_of_the_table(name: str, tmp_path: Path) -> None:
             fit(built(refused))
     if entry.refused:
         return
-    module, seen = built(entry.module), Gradient()
-    expected = plain_gradient(built(entry.module), next(iter(loader_of(entry))))
+    module, plain, seen = built(entry.module), built(entry.module), Gradient()
+    plain.on_train_epoch_start()
+    expected = plain_gradient(plain, next(iter(loader_of(entry))))
     used = fit(module, seen)
     assert used.prepared is not None
     assert used.prepared.gradients.backend.name == rows()[name][2], "python -m tests.test_public_modules"
