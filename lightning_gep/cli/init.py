@@ -7,7 +7,7 @@ from pathlib import Path
 TEMPLATES = Path(__file__).parent / "project"
 NEXT = """\
 gep-init: wrote {files} to {directory}
-Put your images into data/train/<class>/ and data/test/<class>/, then:
+Put your images into {directory}/data/train/<class>/ and {directory}/data/test/<class>/, then, in {directory}:
   python train.py    trains privately and writes a privacy card; settings are in config.yaml
   pytest             checks that the project still works
 """
