@@ -1,5 +1,6 @@
 """What mkdocs needs beside the pages in docs/: pages from elsewhere, links that leave docs/, and error messages."""
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -9,20 +10,33 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
 ELSEWHERE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "recipes/README.md", "benchmarks/README.md")
+NOTEBOOKS = "docs/notebooks/*.ipynb"
 RESULTS = ("benchmarks/results/*.md", "benchmarks/results/*.svg")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 
 
 def site_path(path):
     """Where a file of the repository is in the site."""
-    return "index.md" if path == "README.md" else path.removeprefix("docs/")
+    return "index.md" if path == "README.md" else path.removeprefix("docs/").replace(".ipynb", ".md")
 
 
 def source_path(uri):
     """Where a page of the site is in the repository."""
     if uri == "index.md":
         return "README.md"
+    if uri.startswith("notebooks/"):
+        return f"docs/{uri}".replace(".md", ".ipynb")
     return uri if (ROOT / uri).is_file() else f"docs/{uri}"
+
+
+def notebook_page(path):
+    """A notebook as Markdown: text, code and what it printed."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += (f"```text\n{''.join(output['text']).rstrip()}\n```" for output in cell.get("outputs", ()))
+    return "\n\n".join(parts)
 
 
 def on_config(config):
@@ -38,6 +52,9 @@ def on_files(files, config):
     found = [path.relative_to(ROOT).as_posix() for pattern in RESULTS for path in sorted(ROOT.glob(pattern))]
     for path in (*ELSEWHERE, *found):
         files.append(File.generated(config, site_path(path), abs_src_path=str(ROOT / path)))
+    for notebook in sorted(ROOT.glob(NOTEBOOKS)):
+        page = site_path(notebook.relative_to(ROOT).as_posix())
+        files.append(File.generated(config, page, content=notebook_page(notebook)))
     return files
 
 

@@ -124,6 +124,19 @@ def weights_without_their_layer(module: Any, batch: Any) -> Tensor:
     return F.cross_entropy(last(tanh(F.linear(batch[0], first.weight.tanh(), first.bias))), batch[1])
 
 
+def stochastic_depth(module: Any, batch: Any) -> Tensor:
+    x, y = batch
+    kept = torch.empty(len(x), 1).bernoulli_(0.5) if module.training else torch.ones(len(x), 1)
+    return F.cross_entropy(kept.div_(0.5) * module(x), y)
+
+
+def filled_in_place(module: Any, batch: Any) -> Tensor:
+    x, y = batch
+    kept = torch.empty(len(x), 1)
+    kept.bernoulli_(0.5 if module.training else 1.0)
+    return F.cross_entropy(kept * module(x), y)
+
+
 class Inputs(NamedTuple):
     left: Tensor
     right: Tensor
@@ -274,6 +287,8 @@ ZOO: dict[str, Case] = {
         lambda: Steps(lambda m, b: cross_entropy(m, (F.dropout(b[0], 0.3, m.training), b[1]))), random=True
     ),
     "randn in the loss (VAE)": Case(Autoencoder, random=True),
+    "stochastic depth, `torch.empty(…).bernoulli_(p)`": Case(lambda: Steps(stochastic_depth), random=True),
+    "`mask.bernoulli_(p)`, read as `mask`": Case(lambda: Steps(filled_in_place), random=True),
     "in-place ReLU": Case(lambda: Classifier(mlp(nn.ReLU(inplace=True)))),
     "F.relu_": Case(lambda: Classifier(mlp(Apply(F.relu_)))),
     "frozen BatchNorm": Case(FrozenBatchNorm),

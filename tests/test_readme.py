@@ -38,6 +38,7 @@ def run(command, cwd):
 
 SAID = {
     "make train": "test accuracy",
+    "gep-init my-project": "python train.py",
     "gep-plan --records 50000": "noise",
     "gep-train mechanism=gp": "ε spent",
     "gep-train mechanism=none": "not private",

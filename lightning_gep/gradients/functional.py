@@ -46,9 +46,15 @@ class Vectorising(TorchFunctionMode):
             # The fused kernels cannot be vectorised; vmap would run them record by record.
             with _without(torch.backends.mkldnn), _without(torch.backends.cudnn):
                 return function(inputs, _for_each_record(state, inputs), *rest, **kwargs)
+        if name == "scaled_dot_product_attention" and torch.is_autocast_enabled(args[0].device.type):
+            return _attention_in_one_dtype(function, args, kwargs)
         try:
             return function(*args, **kwargs)
         except RuntimeError as error:
+            if name == "requires_grad_" and "functorch" in str(error):
+                return args[0]  # Hugging Face asks for the gradient of inputs, which reaches no parameter
+            if "inplace randomness" in str(error) and args[0].is_floating_point():
+                return _filled_for_each_record(function, args, kwargs)
             if name not in VALUES or "vmap" not in str(error):
                 raise
             self.stood_in += 1
@@ -87,7 +93,7 @@ class FunctionalGradients(Backend):
     def vectorisable(self) -> Iterator[None]:
         """Inside, the training step can be vectorised."""
         # The fused kernels of attention cannot be vectorised; vmap would run them record by record.
-        with _metrics_stubbed(self.module), sdpa_kernel(SDPBackend.MATH), self._vectorising:
+        with _metrics_stubbed(self.module), _masks_always_built(), sdpa_kernel(SDPBackend.MATH), self._vectorising:
             yield
 
     @staticmethod
@@ -107,7 +113,8 @@ class FunctionalGradients(Backend):
         fault = disagreement(rows, trial.rows(), trial.groups, trial.tolerance)
         if fault is not None:
             return fault
-        trial.rows(cls, vectorising=as_in_training)
+        if not bool(torch.isfinite(trial.rows(cls, vectorising=as_in_training)).all()):
+            return "cannot be used: a tensor is filled with random numbers in place, and read under its old name"
         if as_in_training.stood_in > usual.stood_in:
             return "cannot be used: training_step asks for the value of a random number (.item() or float())"
         return cls.later_fault(trial)
@@ -162,6 +169,45 @@ def _stub(metric: Any, torchmetrics: Any) -> Any:
     if isinstance(metric, torchmetrics.MetricCollection):
         return lambda *_, **__: {name: torch.zeros(()) for name in metric}
     return lambda *_, **__: torch.zeros(())
+
+
+@contextmanager
+def _masks_always_built() -> Iterator[None]:
+    """Inside, Hugging Face models build their attention masks without looking at them, as they do when traced.
+
+    Otherwise they leave out a mask that masks nothing, by a branch on its values that cannot be vectorised. Attention
+    is the same either way. Versions of transformers without this switch take the branch, and get the loop.
+    """
+    modules = [sys.modules.get(f"transformers.{name}") for name in ("masking_utils", "modeling_attn_mask_utils")]
+    before = [(vars(module), vars(module)["is_tracing"]) for module in modules if hasattr(module, "is_tracing")]
+    for names, _ in before:
+        names["is_tracing"] = lambda *_: True
+    try:
+        yield
+    finally:
+        for names, is_tracing in before:
+            names["is_tracing"] = is_tracing
+
+
+def _attention_in_one_dtype(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Attention in autocast's dtype: left to autocast, the backward pass of its MATH kernel mixes two dtypes."""
+    device = args[0].device.type
+    dtype = torch.get_autocast_dtype(device)
+
+    def narrow(value: Any) -> Any:
+        return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    with torch.autocast(device, enabled=False):
+        return function(*map(narrow, args), **{name: narrow(value) for name, value in kwargs.items()})
+
+
+def _filled_for_each_record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """What `torch.empty(…).bernoulli_(p)` and the like return, with numbers for each record, as stochastic depth draws.
+
+    The tensor itself has no room for them. Code that reads it, and not what is returned, gets NaN, which shows.
+    """
+    args[0].fill_(torch.nan)
+    return function(torch.rand_like(args[0]), *args[1:], **kwargs)
 
 
 @contextmanager

@@ -219,6 +219,8 @@ def is_weighted_mean(trial: PublicTrial) -> bool:
             rows, whole = trial.rows(), trial.gradient(trial.records)
         except Exception:  # the checks that follow meet it too, and report it in words
             return False
+        if not bool(torch.isfinite(rows).all()):  # of a record alone, as by its standard deviation over the batch
+            return False
         # The least squares problem in the coordinates of an orthonormal basis of the rows.
         basis, triangle = torch.linalg.qr(rows.double().T)
         weights, _ = nnls(triangle.cpu().numpy(), (basis.T @ whole.double()).cpu().numpy())

@@ -86,7 +86,7 @@ class PrivacyAccount:
     def allows_another_step(self, target: float | None = None) -> bool:
         """Whether one more step keeps ε at or below `target`, or the plan's own; always true without a target."""
         targets = [limit for limit in (target, self.plan.target_epsilon) if limit is not None]
-        return not targets or self._curve(self.steps + 1) <= min(targets)
+        return not targets or self._curve.stays_within(self.steps + 1, min(targets))
 
     def charge(self) -> None:
         """Count one release; called right before its noise is drawn.

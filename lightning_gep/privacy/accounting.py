@@ -7,7 +7,7 @@ import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from itertools import accumulate
 from typing import Any
 
@@ -77,6 +77,11 @@ def by_rdp(history: History, delta: float) -> float:
 
 def by_pld(history: History, delta: float) -> float:
     """The smallest ε by privacy loss distributions, rounded pessimistically: tight, and never too small."""
+    return _by_pld(tuple(history), delta)
+
+
+@lru_cache(maxsize=256)  # a calibration ends with what the account of the run asks first
+def _by_pld(history: tuple[tuple[SampledGaussian, int], ...], delta: float) -> float:
     bound = by_rdp(history, delta)
     if bound > LARGEST_TIGHT_EPSILON or delta < SMALLEST_PLD_DELTA:
         return bound
@@ -122,7 +127,8 @@ def epsilon(history: History, delta: float, accountant: str = "pld") -> float:
 class EpsilonCurve:
     """An upper bound on ε(t) for t equal steps, exact at the end of the plan; cheap to ask after every step.
 
-    The accountant is asked at about 32 evenly spaced numbers of steps up to the planned end. Any other t gets the
+    The end of the plan is asked for alone, since that is all that a run needs to know at its start. For others the
+    accountant is asked at about 32 evenly spaced numbers of steps up to it. Any other t gets the
     value of the next grid point: ε never falls as steps are added, so that is an upper bound. Beyond the plan the grid
     grows one point at a time, by 3 % or as far as is asked.
     """
@@ -139,12 +145,22 @@ class EpsilonCurve:
             return 0.0
         if self.event.noise_multiplier == 0:
             return math.inf
+        if steps == self._horizon:
+            return self._at_horizon
         if not self._steps:
             stride = max(1, self._horizon // CURVE_POINTS)
             self._extend([*range(stride, self._horizon, stride), self._horizon])
         if steps > self._steps[-1]:
             self._extend([max(steps, self._steps[-1] + self._steps[-1] // CURVE_POINTS)])
         return self._epsilons[bisect.bisect_left(self._steps, steps)]
+
+    def stays_within(self, steps: int, limit: float) -> bool:
+        """Whether ε after `steps` steps is at most `limit`; where that holds at the planned end, it holds before."""
+        return (steps <= self._horizon and self(self._horizon) <= limit) or self(steps) <= limit
+
+    @cached_property
+    def _at_horizon(self) -> float:
+        return self.accountant([(self.event, self._horizon)], self.delta)
 
     def _extend(self, grid: list[int]) -> None:
         over_steps = _pld_over_steps if self.accountant is by_pld else _over_steps

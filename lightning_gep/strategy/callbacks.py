@@ -41,8 +41,10 @@ class PrivacyMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         strategy, account = _private_run(trainer, self)
-        pl_module.log("privacy/epsilon", account.epsilon(), prog_bar=True, batch_size=1)
+        spent = account.epsilon()
+        pl_module.log("ε", spent, prog_bar=True, logger=False, batch_size=1)  # a bar of 80 columns has no room for more
         values = {
+            "epsilon": spent,
             "delta": account.delta,
             "noise_multiplier": account.noise_multiplier,
             "steps": float(account.steps),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.loggers.logger import DummyLogger
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
+from tqdm import tqdm
 
 from lightning_gep.algorithm.thresholds import limited_by_memory
 from lightning_gep.privacy.files import CARD_PAGE
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from lightning_gep.strategy.fit import Fit
 
 OWN_NAMES = {
+    "ε",
     *(f"privacy/{name}" for name in ("epsilon", "delta", "noise_multiplier", "steps", "private", "remaining_epsilon")),
     *(f"performance/{name}" for name in ("steps_per_second", "records_per_second", "peak_memory_mb")),
 }
@@ -29,6 +31,15 @@ OWN_NAMES = {
 NOT_PRIVATE = "nonprivate/"
 EVALUATION = ("validation", "on_validation", "test", "on_test", "predict", "on_predict", "on_sanity")
 """Prefixes of hooks that see no training records."""
+
+
+SECONDS_UNNOTICED = 3.0
+
+
+def progress_bar(what: str, total: int) -> Any:
+    """A bar with the time that is left, on a terminal, once something takes longer than nobody notices."""
+    hidden = None if rank_zero_only.rank == 0 else True  # type: ignore[attr-defined]  # None: if it is no terminal
+    return tqdm(total=total, desc=what, unit=" records", delay=SECONDS_UNNOTICED, leave=False, disable=hidden)
 
 
 class LogRecorder:

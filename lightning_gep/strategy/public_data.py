@@ -14,12 +14,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, take
+from lightning_gep.strategy.logs import SECONDS_UNNOTICED, progress_bar
 from lightning_gep.strategy.overlap import Distinctive, content_of, distinctive, length, share_records
 from lightning_gep.strategy.refusals import check_same_structure
 
 RECORDS_COMPARED = 2000
 RECORDS_READ_TWICE = 8
-SECONDS_UNNOTICED, SECONDS_FOR_COMPARISON = 2.0, 20.0
+SECONDS_FOR_COMPARISON = 20.0
 
 
 def find_public_loader(given: Any, datamodule: LightningDataModule | None, module: LightningModule) -> DataLoader[Any]:
@@ -186,7 +187,8 @@ def _contents(dataset: Dataset[Any]) -> tuple[Distinctive, int]:
             f"Comparing {count} training records with the public data, about {seconds:.0f} s. If you are sure they "
             "do not overlap, public_data_is_disjoint=True skips it."
         )
-    return distinctive(content_of(dataset[i]) for i in range(0, count, stride)), stride
+    with progress_bar("Comparing training records with the public data", -(-count // stride)) as bar:
+        return distinctive((bar.update(), content_of(dataset[i]))[1] for i in range(0, count, stride)), stride
 
 
 def _name(dataset: Any) -> str:

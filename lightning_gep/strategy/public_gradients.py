@@ -15,6 +15,7 @@ from lightning_gep.algorithm.thresholds import Thresholds, choose_clip_norm, cho
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import microbatches
 from lightning_gep.privacy.release import Release
+from lightning_gep.strategy.logs import SECONDS_UNNOTICED, progress_bar
 from lightning_gep.strategy.public_data import PublicStream
 from lightning_gep.strategy.step import StepGradients, train_mode
 
@@ -22,7 +23,6 @@ MOST_ANCHORS, FEWEST_ANCHORS, NUMBERS = 500, 60, 5 * 10**8
 """Public records on which k and thresholds are chosen: as many as have so many numbers in their gradients."""
 HELD_OUT = 0.4
 """How many others they are tried on, relative to that."""
-SECONDS_UNNOTICED = 3.0
 DROWNED = 20.0
 """Noise that is so many times the gradient hides it for hundreds of steps: their sum grows like its square root."""
 
@@ -98,13 +98,15 @@ class PublicGradients:
 
         def sweep() -> Iterator[Tensor]:
             start, done, told = time.perf_counter(), 0, False
-            for rows in self(count, step)():
-                seconds = (time.perf_counter() - start) * count / (done + len(rows))
-                if done and not told and seconds > SECONDS_UNNOTICED:
-                    rank_zero_info(f"Choosing k and thresholds on {count} public records, about {seconds:.0f} s.")
-                    told = True
-                done += len(rows)
-                yield rows
+            with progress_bar("Choosing k and thresholds", count) as bar:
+                for rows in self(count, step)():
+                    seconds = (time.perf_counter() - start) * count / (done + len(rows))
+                    if done and not told and seconds > SECONDS_UNNOTICED:
+                        rank_zero_info(f"Choosing k and thresholds on {count} public records, about {seconds:.0f} s.")
+                        told = True
+                    done += len(rows)
+                    bar.update(len(rows))
+                    yield rows
 
         return sweep
 

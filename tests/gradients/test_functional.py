@@ -82,3 +82,11 @@ def test_recurrent_layers_are_as_they_were_and_the_fast_kernels_are_on() -> None
     torch.testing.assert_close(copied.training_step(batch, 0), module.training_step(batch, 0))
     assert torch.backends.mkldnn.enabled
     assert torch.backends.cudnn.enabled
+
+
+def test_numbers_that_fill_a_tensor_in_place_are_drawn_for_each_record():
+    """64 copies of a record: one draw for all of them would keep or drop all."""
+    module, (x, y) = ZOO["stochastic depth, `torch.empty(…).bernoulli_(p)`"].build()
+    backend = choose(module, "functional", (x, y))
+    kept = backend((x[:1].repeat(64, 1), y[:1].repeat(64))).norm(dim=1) > 0
+    assert 12 <= int(kept.sum()) <= 52, "within five standard deviations of a half"

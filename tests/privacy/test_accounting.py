@@ -190,6 +190,17 @@ def test_the_curve_is_above_the_accountant_rising_and_exact_at_the_planned_end(a
         assert steps < 60 or curve(steps) <= 1.15 * true
 
 
+def test_a_curve_stays_within_a_limit_up_to_the_step_that_exceeds_it():
+    """Also where the end of the plan alone has been asked for, which answers for the steps before it."""
+    reference = EpsilonCurve(EVENT, 1e-5, "rdp", 60)
+    values = [reference(steps) for steps in range(1, 90)]
+    for limit in (values[10], values[59], values[70]):
+        curve = EpsilonCurve(EVENT, 1e-5, "rdp", 60)
+        found = [curve.stays_within(steps, limit) for steps in range(1, 90)]
+        assert found == [value <= limit for value in values]
+        assert not found[-1]
+
+
 def test_the_curve_continues_beyond_the_plan():
     curve = EpsilonCurve(EVENT, 1e-5, "pld", 20)
     assert curve(21) > curve(20)

@@ -18,7 +18,8 @@ class Gradient(Callback):
 
 
 def plain_gradient(module, batch):
-    loss_of(module)(batch).backward()
+    loss = loss_of(module)(batch)
+    (loss["loss"] if isinstance(loss, dict) else loss).backward()
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in trained}
     module.zero_grad(set_to_none=True)

@@ -1,0 +1,50 @@
+"""gep-init writes a project that works as it is."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_gep.cli.init import main
+
+
+@pytest.mark.slow
+def test_the_project_passes_its_own_test(tmp_path, capsys):
+    main([str(tmp_path / "project")])
+    assert "python train.py" in capsys.readouterr().out
+    project = tmp_path / "project"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", "."]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    assert {path.name for path in project.glob("*.*")} == {
+        "config.yaml", "data.py", "module.py", "test_project.py", "train.py"
+    }  # fmt: skip
+
+
+def test_a_folder_that_is_not_empty_is_refused_and_left_alone(tmp_path, capsys):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path)])
+    assert re.search(r"not empty \(it has thesis\.tex\)", capsys.readouterr().err)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_line_not_a_traceback(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path / "file" / "project")])
+    assert capsys.readouterr().err.startswith("gep-init: ")
+
+
+def test_what_is_written_has_the_style_of_this_project(tmp_path):
+    main([str(tmp_path)])
+    ruff = Path(sys.executable).with_name("ruff")
+    for command in (["check", "--ignore", "D"], ["format", "--check"]):
+        config = Path(__file__).parents[2] / "pyproject.toml"
+        done = subprocess.run([ruff, *command, "--config", config, "."], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
