@@ -155,7 +155,7 @@ def announce(settings: PrivacySettings, fit: "Fit", card: Path | None) -> None:
         "guarantee": _guarantee(plan) if private else "NOT private",
         "mechanism": f"{settings.mechanism}; noise multiplier {plan.event.noise_multiplier:.4g}; {clips}"
         + _k(settings, fit),
-        "sampling": f"each record with probability {plan.sample_rate:.4g} in each of {_steps(plan)} steps",
+        "sampling": f"each {plan.unit} with probability {plan.sample_rate:.4g} in each of {_steps(plan)} steps",
         "gradients": fit.gradients.backend.reason,
         "not logged": "" if settings.log_nonprivate else ", ".join(fit.logged),
         "kept": _kept(fit),
@@ -173,7 +173,8 @@ def announce(settings: PrivacySettings, fit: "Fit", card: Path | None) -> None:
 
 def _guarantee(plan: PrivacyPlan) -> str:
     target = "counted, without a target" if plan.target_epsilon is None else f"at most {plan.target_epsilon:g}"
-    return f"private: ε {target}, δ = {plan.delta:g}, by {plan.accountant}"
+    whose = "" if plan.unit == "record" else f", for one {plan.unit} with all their records"
+    return f"private: ε {target}, δ = {plan.delta:g}, by {plan.accountant}{whose}"
 
 
 def _k(settings: PrivacySettings, fit: "Fit") -> str:
