@@ -46,6 +46,11 @@ class PrivacyPlan:
             positive_integer("steps", self.planned_steps, "It is the number of optimizer steps of the whole run.")
 
     @property
+    def counted(self) -> str:
+        """What N and n̄ are numbers of."""
+        return "records" if self.unit == "record" else "persons"
+
+    @property
     def sample_rate(self) -> float:
         """q = n̄/N."""
         return self.expected_batch_size / self.num_records

@@ -19,7 +19,8 @@ from lightning_gep.algorithm.subspace import BasisSource, NoSubspace, PowerSubsp
 from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.algorithm.tracked import TrackedSubspace
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.memory import check_basis_fits, keep_freed_memory
+from lightning_gep.gradients.ghost import GhostGradients
+from lightning_gep.gradients.memory import check_basis_fits, check_rows_fit, keep_freed_memory
 from lightning_gep.gradients.mixing import RECORDS_TRIED, check_collate
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.card.content import RunFacts
@@ -159,6 +160,8 @@ def prepare_fit(
         checks.before_training()
         logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
     check_monitors(trainer, logged)
+    if not isinstance(gradients.backend, GhostGradients):
+        check_rows_fit(gradients.microbatch, groups.num_parameters, device)
 
     state = {} if continued is None or continued.state is None else continued.state
     if continued is None:

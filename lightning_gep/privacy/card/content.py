@@ -109,7 +109,7 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> Card:
         "sampling": {
             "method": "poisson",
             "records": plan.num_records,
-            "counted": "records" if plan.unit == "record" else "persons",
+            "counted": plan.counted,
             "expected_batch_size": plan.expected_batch_size,
             "sample_rate": plan.sample_rate,
         },
