@@ -38,7 +38,7 @@ from lightning_gep.strategy.step import StepGradients
 from recipes.text.corpora import encoder_folder
 
 RESULTS = Path(__file__).parent / "results" / "lora.json"
-BATCH, LENGTH, WORDS, CLASSES, WARM_UP = 32, 32, 30_000, 8, 1
+BATCH, LENGTH, WORDS, CLASSES, WARM_UP = 64, 32, 30_000, 8, 1
 CPU = torch.device("cpu")
 
 
