@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lightning_gep.privacy.calibration import Calibration, calibrate
     from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyBudget, PrivacyMonitor
     from lightning_gep.strategy.fixed_length import FixedLength
+    from lightning_gep.strategy.persons import PerPerson
     from lightning_gep.strategy.random_labels import RandomLabels
     from lightning_gep.strategy.strategy import GEPStrategy
     from lightning_gep.strategy.synthetic import PinkNoise
@@ -26,6 +27,7 @@ __all__ = [
     "FixedLength",
     "GEPStrategy",
     "LedgerError",
+    "PerPerson",
     "PerformanceMonitor",
     "PinkNoise",
     "PrivacyAccount",
@@ -44,6 +46,7 @@ _ON_FIRST_USE = {
     "PrivacyAccount": "lightning_gep.privacy.account",
     "PrivacyBudget": "lightning_gep.strategy.callbacks",
     "PrivacyMonitor": "lightning_gep.strategy.callbacks",
+    "PerPerson": "lightning_gep.strategy.persons",
     "RandomLabels": "lightning_gep.strategy.random_labels",
     "calibrate": "lightning_gep.privacy.calibration",
 }

@@ -76,12 +76,21 @@ def free_memory(device: torch.device) -> int:
 def check_basis_fits(sizes: Sequence[int], quotas: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
     """Raises ConfigurationError if a basis with `quotas` rows for groups of `sizes` parameters exceeds the memory."""
     needed = dtype.itemsize * sum(rows * columns for rows, columns in zip(quotas, sizes, strict=True))
+    _check_fits(f"The basis of k={sum(quotas)} vectors", needed, device, "Lower k, or train fewer parameters.", "k")
+
+
+def check_rows_fit(records: int, num_parameters: int, device: torch.device) -> None:
+    """Raises ConfigurationError if the gradients of so many records, held at a time, exceed the memory."""
+    fix = "Lower microbatch_size, train fewer parameters (LoRA), or hold none: gradients='ghost' with mechanism='gp'."
+    what = f"microbatch_size: the gradients of {records} records with {num_parameters} parameters each"
+    _check_fits(what, torch.float32.itemsize * records * num_parameters, device, fix, "microbatch_size")
+
+
+def _check_fits(what: str, needed: int, device: torch.device, fix: str, setting: str) -> None:
     free = free_memory(device)
     if needed > free:
         raise ConfigurationError(
-            f"The basis of k={sum(quotas)} vectors takes {needed / 1e9:.2g} GB, but {device} has {free / 1e9:.2g} GB "
-            "free. Lower k, or train fewer parameters.",
-            setting="k",
+            f"{what} takes {needed / 1e9:.2g} GB, but {device} has {free / 1e9:.2g} GB free. {fix}", setting=setting
         )
 
 

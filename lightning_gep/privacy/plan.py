@@ -26,6 +26,8 @@ class PrivacyPlan:
     accountant: str = "pld"
     target_epsilon: float | None = None
     planned_steps: int | None = None
+    unit: str = "record"
+    """What is added or removed: a record, or a person with all their records. N and n̄ count these."""
 
     def __post_init__(self) -> None:
         positive_integer("num_records", self.num_records, "It is the number of training records (N).")
@@ -42,6 +44,11 @@ class PrivacyPlan:
             finite_positive("epsilon", self.target_epsilon, "Give the privacy budget, e.g. 8.0.")
         if self.planned_steps is not None:
             positive_integer("steps", self.planned_steps, "It is the number of optimizer steps of the whole run.")
+
+    @property
+    def counted(self) -> str:
+        """What N and n̄ are numbers of."""
+        return "records" if self.unit == "record" else "persons"
 
     @property
     def sample_rate(self) -> float:
@@ -67,6 +74,7 @@ class PrivacyPlan:
         k: int | None = None,
         num_parameters: int | None = None,
         accountant: str = "pld",
+        unit: str = "record",
     ) -> "PrivacyPlan":
         """A plan from a target ε (the noise is calibrated for `steps` steps) or from a given noise multiplier."""
         check_one_target(epsilon, noise_multiplier)
@@ -80,7 +88,7 @@ class PrivacyPlan:
                 )
         # A draft without noise, so that every other mistake is found before the slow calibration.
         stand_in = mechanism.release(0.0, k=k, num_parameters=num_parameters)
-        draft = cls(num_records, expected_batch_size, delta, stand_in, accountant, epsilon, steps)
+        draft = cls(num_records, expected_batch_size, delta, stand_in, accountant, epsilon, steps, unit)
         if epsilon is not None:
             if steps is None:
                 raise ConfigurationError(
@@ -92,7 +100,7 @@ class PrivacyPlan:
         assert noise_multiplier is not None
         not_negative("noise_multiplier", noise_multiplier, "It is the step's σ; 0 means no noise and no privacy.")
         release = mechanism.release(noise_multiplier, k=k, num_parameters=num_parameters)
-        return cls(num_records, expected_batch_size, delta, release, accountant, epsilon, steps)
+        return cls(num_records, expected_batch_size, delta, release, accountant, epsilon, steps, unit)
 
     def to_state(self) -> dict[str, Any]:
         """Plain numbers and strings for JSON."""

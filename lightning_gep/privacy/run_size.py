@@ -22,6 +22,8 @@ class RunSize:
     limit_train_batches: int | float = 1.0
     devices: int = 1
     drop_last: bool = False
+    group_sizes: tuple[int, ...] = ()
+    """Parameters of each group, if the model was built."""
 
     def __post_init__(self) -> None:
         positive_integer("records", self.num_records, "It is the number of training records (N).")

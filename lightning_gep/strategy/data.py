@@ -13,6 +13,7 @@ from lightning_gep.gradients.randomness import random_state_kept, renew_random_s
 from lightning_gep.gradients.withheld import withheld
 from lightning_gep.privacy.sampling import PoissonSampler
 from lightning_gep.strategy.internals import TRANSFER_HOOK, on_before_batch_transfer
+from lightning_gep.strategy.persons import PerPerson, Persons
 
 END = object()
 RECORDS_LOOKED_AT = 64
@@ -62,11 +63,15 @@ class PrivateBatch:
         return "PrivateBatch(closed)"
 
 
-def closed_batch(batch: Any, move: Callable[[], Any], *, reveal: bool) -> PrivateBatch:
+def closed_batch(batch: Any, move: Callable[[Any], Any], *, reveal: bool) -> PrivateBatch:
     """The batch, after `move` has transferred it; errors of the user's hooks do not show values of records."""
     if isinstance(batch, EmptyBatch):
         return PrivateBatch(batch)
-    return PrivateBatch(withheld(move, "on_after_batch_transfer", reveal=reveal))
+
+    def moved() -> Any:
+        return batch.each(move).nested() if isinstance(batch, Persons) else move(batch)
+
+    return PrivateBatch(withheld(moved, "on_after_batch_transfer", reveal=reveal))
 
 
 @contextmanager
@@ -99,7 +104,7 @@ class PoissonLoader(DataLoader[Any]):
         lengths: list[Any] | None = None,
     ) -> None:
         options = loader_options(loader)
-        options["collate_fn"] = _CollateUnlessEmpty(loader.collate_fn, lengths)
+        options["collate_fn"] = _CollateUnlessEmpty(loader.collate_fn, lengths, isinstance(loader.dataset, PerPerson))
         options["generator"] = loader.generator if repeatable else None
         super().__init__(_Records(loader.dataset, repeatable), batch_sampler=sampler, **options)
         self._poisson, self._repeatable, self._reveal_errors = sampler, repeatable, reveal_errors
@@ -136,13 +141,18 @@ class _Records(Dataset[Any]):
 
 
 class _CollateUnlessEmpty:
-    def __init__(self, collate: Callable[[list[Any]], Any], lengths: list[Any] | None) -> None:
-        self.collate, self.lengths = collate, lengths
+    def __init__(self, collate: Callable[[list[Any]], Any], lengths: list[Any] | None, per_person: bool) -> None:
+        self.collate, self.lengths, self.per_person = collate, lengths, per_person
 
     def __call__(self, records: list[Any]) -> Any:
+        if not records:
+            return EmptyBatch()
+        return Persons([self._collated(own) for own in records]) if self.per_person else self._collated(records)
+
+    def _collated(self, records: list[Any]) -> Any:
         if self.lengths is not None and any(lengths_of(record) != self.lengths for record in records):
             raise ConfigurationError(OTHER_LENGTHS)
-        return self.collate(records) if records else EmptyBatch()
+        return self.collate(records)
 
 
 def common_lengths(dataset: Any) -> list[Any]:
@@ -184,6 +194,11 @@ class TransferGuard:
         """The batch as the hook returns it; an empty one is taken out of the list that a list of loaders puts it in."""
         if isinstance(batch, EmptyBatch) or (isinstance(batch, list) and any(isinstance(b, EmptyBatch) for b in batch)):
             return EmptyBatch()
+        if isinstance(batch, list) and any(isinstance(b, Persons) for b in batch):
+            batch = batch[0].each(lambda own: [own])
+        if isinstance(batch, Persons):  # which Lightning has not converted, not knowing what it is
+            convert = self.trainer.precision_plugin.convert_input
+            return batch.each(lambda own: self(convert(own), dataloader_idx))
         return withheld(
             lambda: on_before_batch_transfer(self.module, batch, dataloader_idx),
             "on_before_batch_transfer",

@@ -19,7 +19,8 @@ from lightning_gep.algorithm.subspace import BasisSource, NoSubspace, PowerSubsp
 from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.algorithm.tracked import TrackedSubspace
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.memory import check_basis_fits, keep_freed_memory
+from lightning_gep.gradients.ghost import GhostGradients
+from lightning_gep.gradients.memory import check_basis_fits, check_rows_fit, keep_freed_memory
 from lightning_gep.gradients.mixing import RECORDS_TRIED, check_collate
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.card.content import RunFacts
@@ -27,9 +28,10 @@ from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.plan import check_same_plan
 from lightning_gep.privacy.run_size import limited, total_steps
 from lightning_gep.privacy.sampling import PoissonSampler, Secret, seeded_secret
-from lightning_gep.strategy.data import common_lengths
+from lightning_gep.strategy.data import common_lengths, loader_options
 from lightning_gep.strategy.logs import quiet
 from lightning_gep.strategy.origins import Origin
+from lightning_gep.strategy.persons import PerPerson, single_records
 from lightning_gep.strategy.processes import Processes, SharedBasis
 from lightning_gep.strategy.public_data import (
     PublicRecords,
@@ -111,11 +113,20 @@ def prepare_fit(
     does to a public batch what Lightning does to a training batch. Raises ConfigurationError for data, modules and
     settings that cannot be trained privately.
     """
+    persons = loader.dataset if isinstance(loader.dataset, PerPerson) else None
     records, batch_size = len(loader.dataset), (loader.batch_size or 1) * processes.world_size  # type: ignore[arg-type]
     steps_per_epoch = -(-len(loader) // processes.world_size)
     groups = ParameterGroups.from_module(module, cost.groups)
     steps = planned_steps(trainer, steps_per_epoch)
-    size = {"num_records": records, "batch_size": batch_size, "num_parameters": groups.num_parameters}
+    size: dict[str, Any] = {
+        "num_records": records,
+        "batch_size": batch_size,
+        "num_parameters": groups.num_parameters,
+        "unit": "record" if persons is None else f"person ({persons.unit})",
+    }
+    if persons is not None:  # checks look at single records
+        same = {"batch_size": loader.batch_size, **loader_options(loader)}
+        loader = DataLoader(single_records(loader), shuffle=True, **same)
     # Without noise first: mistakes should be found before seconds are spent on public data and calibration.
     settings.plan(**size, steps=steps, noise_multiplier=0.0)
     if settings.epsilon is not None and steps is None:
@@ -135,6 +146,7 @@ def prepare_fit(
         seed=seed,
         rows_needed=settings.uses_basis,
         reveal_errors=settings.log_nonprivate,
+        per_person=None if persons is None else persons.records,
     )
     with as_hooks_may_leave_it(module, trainer) as frozen_norms:
         public, public_records = _find_public_data(settings, cost, trainer, module, loader)
@@ -151,6 +163,8 @@ def prepare_fit(
             checks.before_training()
             logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
         check_monitors(trainer, logged)
+        if not isinstance(gradients.backend, GhostGradients):
+            check_rows_fit(gradients.microbatch, groups.num_parameters, device)
 
         state = {} if continued is None or continued.state is None else continued.state
         if continued is None:
@@ -280,7 +294,7 @@ def _choose_thresholds(
     return Thresholds(filled.k, filled.clip_embedding, filled.clip_residual, filled.clip_norm)
 
 
-def _check_same_guarantee(settings: PrivacySettings, account: PrivacyAccount, size: dict[str, int]) -> None:
+def _check_same_guarantee(settings: PrivacySettings, account: PrivacyAccount, size: dict[str, Any]) -> None:
     """Raises ConfigurationError if the settings differ from the plan of an earlier fit in more than its length.
 
     The noise stays as it was, so a longer training ends at the budget and a shorter one below it. A target may be

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 from tqdm import tqdm
 
-from lightning_gep.algorithm.thresholds import limited_by_memory
+from lightning_gep.algorithm.thresholds import basis_numbers, limited_by_memory
 from lightning_gep.privacy.files import CARD_PAGE
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import MECHANISMS
@@ -167,8 +167,8 @@ def announce(settings: PrivacySettings, fit: "Fit", card: Path | None) -> None:
         "guarantee": _guarantee(plan) if private else "NOT private",
         "mechanism": f"{settings.mechanism}; noise multiplier {plan.event.noise_multiplier:.4g}; {clips}"
         + _k(settings, fit),
-        "sampling": f"each record with probability {plan.sample_rate:.4g} in each of {_steps(plan)} steps",
-        "gradients": fit.gradients.backend.reason,
+        "sampling": f"each {plan.unit} with probability {plan.sample_rate:.4g} in each of {_steps(plan)} steps",
+        "gradients": f"{fit.gradients.backend.reason}; {_memory(fit)}",
         "not logged": "" if settings.log_nonprivate else ", ".join(fit.logged),
         "kept": _kept(fit),
         "card": "" if card is None else str(card / CARD_PAGE),
@@ -185,7 +185,8 @@ def announce(settings: PrivacySettings, fit: "Fit", card: Path | None) -> None:
 
 def _guarantee(plan: PrivacyPlan) -> str:
     target = "counted, without a target" if plan.target_epsilon is None else f"at most {plan.target_epsilon:g}"
-    return f"private: ε {target}, δ = {plan.delta:g}, by {plan.accountant}"
+    whose = "" if plan.unit == "record" else f", for one {plan.unit} with all their records"
+    return f"private: ε {target}, δ = {plan.delta:g}, by {plan.accountant}{whose}"
 
 
 def _k(settings: PrivacySettings, fit: "Fit") -> str:
@@ -193,6 +194,22 @@ def _k(settings: PrivacySettings, fit: "Fit") -> str:
         return ""
     limited = settings.k == "auto" and limited_by_memory(fit.chosen.k, fit.gradients.groups.sizes)
     return f"; k = {fit.chosen.k}" + (", which keeps the basis below 512 MB (set k for more)" if limited else "")
+
+
+def _memory(fit: "Fit") -> str:
+    """What privacy adds to the memory of training, and to what processes send."""
+    gradients, release, world = fit.gradients, fit.account.plan.release, fit.sampler.world_size
+    groups, k = gradients.groups, 0 if release.embedding is None else fit.chosen.k
+    rows = 4 * gradients.microbatch * gradients.backend.held_per_record
+    basis = f"basis {_megabytes(4 * basis_numbers(k, groups.sizes))} in {len(groups.sizes)} groups; " if k else ""
+    sent = 8 * (k + (groups.num_parameters if release.residual else 0))
+    reduced = f"; {_megabytes(sent)} all-reduced a step" if world > 1 else ""
+    held = f"{_megabytes(rows)} of gradients for {gradients.microbatch} {fit.account.plan.counted} at a time"
+    return f"{groups.num_parameters:,} parameters; {basis}{held}{reduced}"
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:.3g} MB"
 
 
 def _steps(plan: PrivacyPlan) -> str:

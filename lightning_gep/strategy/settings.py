@@ -118,6 +118,7 @@ class PrivacySettings:
         steps: int | None,
         num_parameters: int,
         noise_multiplier: float | None = None,
+        unit: str = "record",
     ) -> PrivacyPlan:
         """The plan of a run; a given `noise_multiplier` replaces the calibration."""
         return PrivacyPlan.make(
@@ -131,6 +132,7 @@ class PrivacySettings:
             k=(1 if self.k == "auto" else self.k) if self.uses_basis else None,
             num_parameters=num_parameters,
             accountant=self.accountant,
+            unit=unit,
         )
 
 

@@ -32,6 +32,7 @@ from lightning_gep.gradients.state import buffers_copied, changed_alike, in_mode
 from lightning_gep.gradients.withheld import withheld
 from lightning_gep.strategy.data import EmptyBatch
 from lightning_gep.strategy.logs import recorded_logs
+from lightning_gep.strategy.persons import made_of_public, of_all_persons
 from lightning_gep.strategy.traces import no_trace, snapshot, traces_of
 
 OTHER_BATCHES = (1, 2, 3)
@@ -58,7 +59,8 @@ class StepGradients:
         groups: The trainable parameters.
         microbatch: The most records whose gradients are held at a time; None if what fits.
         rows_needed: Whether the mechanism needs the gradients themselves, not only their norms and sums.
-        expected_records: The expected number of private records of a step on this process.
+        expected_records: The expected number of private records, or persons, of a step on this process.
+        per_person: With a number, private batches are those of persons with so many records each: one row per person.
         seed: With a seed everything random inside a step (dropout, public records and their labels) depends on seed
             and step; without one it is new at every step, whatever was seeded.
         reveal_errors: Pass on messages of errors on private records.
@@ -76,9 +78,11 @@ class StepGradients:
         seed: int | None,
         rows_needed: bool = True,
         reveal_errors: bool = False,
+        per_person: int | None = None,
     ) -> None:
         self.module, self.precision, self.groups, self.reveal_errors = module, precision, groups, reveal_errors
         self.expected_records, self.seed, self.rows_needed = expected_records, seed, rows_needed
+        self.per_person = per_person
         # float64 sums and norms are needed, and Apple's accelerator has none.
         device = next(module.parameters()).device
         self.device = torch.device("cpu") if device.type == "mps" else device
@@ -100,6 +104,7 @@ class StepGradients:
 
         `may_be_kept` says that the batch holds nothing of private records, so that training_step may keep it.
         """
+        public_batch = self._like_private(public_batch)
         gets_index = is_param_in_hook_signature(self.module.training_step, "batch_idx", min_args=2)
         self.arguments = (0,) if gets_index else ()
         self.public_batch = take(public_batch, slice(0, PUBLIC_RECORDS_KEPT)) if may_be_kept else None
@@ -111,11 +116,17 @@ class StepGradients:
         self._look_for_traces()
         for index in OTHER_BATCHES if gets_index else ():
             self.arguments = (index,)
-            self.check_again(public_batch)
+            self._check_again(public_batch)
         return recorder.names
 
     def check_again(self, public_batch: Any) -> None:
         """Raises ConfigurationError if records have begun to reach each other since the backend was chosen."""
+        self._check_again(self._like_private(public_batch))
+
+    def _like_private(self, public_batch: Any) -> Any:
+        return public_batch if self.per_person is None else made_of_public(public_batch, self.per_person)
+
+    def _check_again(self, public_batch: Any) -> None:
         with no_trace(self.module), recorded_logs(self.module), train_mode(self.module):
             check_still_apart(self.backend, public_batch)
         self._look_for_traces()
@@ -148,6 +159,8 @@ class StepGradients:
             return self._call(batch)
 
     def _call(self, batch: Any) -> Tensor:
+        if self.per_person is not None:
+            batch = of_all_persons(batch)
         with self.precision.train_step_context():
             output = self.module.training_step(batch, *self.arguments)
         loss = output.get("loss") if isinstance(output, Mapping) else output
@@ -168,7 +181,7 @@ class StepGradients:
 
     def sweep(self, batches: Iterable[Any]) -> Iterator[Tensor]:
         """Gradients of public records, one microbatch after the other, as in `_sweep`."""
-        yield from self._sweep(batches, self._rows)
+        yield from self._sweep(map(self._like_private, batches), self._rows)
 
     def _sweep(
         self,

@@ -250,7 +250,7 @@ class GEPStrategy(AccountedStrategy):
             return super().batch_to_device(batch, device, dataloader_idx)
         # Hooks get the batch before training_step does, and could change it or keep records.
         move = super().batch_to_device
-        return closed_batch(batch, lambda: move(batch, device, dataloader_idx), reveal=self.settings.log_nonprivate)
+        return closed_batch(batch, lambda own: move(own, device, dataloader_idx), reveal=self.settings.log_nonprivate)
 
     @override
     def training_step(self, batch: PrivateBatch, *arguments: Any, **_: Any) -> Tensor:

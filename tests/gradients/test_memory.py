@@ -12,6 +12,7 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import memory
 from lightning_gep.gradients.memory import (
     SET_BY_USER,
+    check_rows_fit,
     free_memory,
     keep_freed_memory,
     kept_for_backward,
@@ -92,3 +93,11 @@ def test_a_basis_that_does_not_fit_is_refused_before_training(monkeypatch, tmp_p
         trainer(tmp_path, used).fit(Classifier(), loader())
     assert raised.value.setting == "k"
     assert used.privacy is None
+
+
+def test_gradients_that_do_not_fit_are_refused_with_the_setting_to_change(monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda device: 4 * 10**6)
+    check_rows_fit(10, 10**5, CPU)
+    with pytest.raises(ConfigurationError, match=r"11 records .* 0.0044 GB, but cpu has 0.004 GB") as refused:
+        check_rows_fit(11, 10**5, CPU)
+    assert refused.value.setting == "microbatch_size"

@@ -60,6 +60,19 @@ class NoisePlan:
         """Expected number of records read in the whole run: its cost in computing."""
         return self.size.steps * self.size.expected_batch_size
 
+    @property
+    def basis_bytes(self) -> float:
+        """Memory of the basis, Σ kᵢpᵢ numbers with kᵢ ∝ √pᵢ; of one group, which is the most, if they are not known."""
+        sizes = self.size.group_sizes or (self.size.num_parameters,)
+        return 4 * (self.k or 0) * sum(size**1.5 for size in sizes) / sum(size**0.5 for size in sizes)
+
+    @property
+    def reduced_bytes(self) -> int:
+        """What processes add up at every step, in float64: the embedding's k numbers, and the residual's p."""
+        embedding, residual = self.plan.release.embedding, self.plan.release.residual
+        numbers = (self.k or 0) * (embedding is not None) + self.size.num_parameters * (residual is not None)
+        return 8 * numbers if self.size.devices > 1 else 0
+
     def epsilon_over_steps(self, points: Iterable[int] | None = None) -> list[tuple[int, float]]:
         """ε after some numbers of steps (by default about 32 over the run), from the curve that the run reports from.
 
@@ -83,6 +96,9 @@ class NoisePlan:
             "steps": self.size.steps,
             "sample_rate": self.plan.sample_rate,
             "k": self.k,
+            "basis_bytes": round(self.basis_bytes),
+            "gradient_bytes": 4 * self.size.num_parameters,
+            "reduced_bytes": self.reduced_bytes,
             "private": self.private,
             "epsilon": self.epsilon,
             "epsilon_by_rdp": epsilon([(self.plan.event, self.size.steps)], self.plan.delta, "rdp"),

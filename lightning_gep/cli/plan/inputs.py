@@ -108,15 +108,18 @@ class Sizes:
         trainer: Any = OmegaConf.to_container(config.trainer, resolve=True)
         limit = trainer.get("limit_train_batches")
         num_records, batch_size, drop_last = self._data(config)
+        built = self.parameters is None
+        groups = self._once("model", "--parameters", _group_sizes, config) if built else ()
         return RunSize(
             num_records=num_records,
-            num_parameters=self.parameters or self._once("model", "--parameters", _num_parameters, config),
+            num_parameters=self.parameters or sum(groups),
             batch_size=batch_size,
             drop_last=drop_last,
             max_epochs=trainer.get("max_epochs"),
             max_steps=trainer.get("max_steps", -1),
             limit_train_batches=1.0 if limit is None else limit,
             devices=_devices(trainer),
+            group_sizes=groups,
         )
 
     def _data(self, config: DictConfig) -> tuple[int, int, bool]:
@@ -158,13 +161,13 @@ def _train_data(config: DictConfig) -> tuple[int, int | None, int, bool]:
     return len(loader.dataset), OmegaConf.select(config, "data.batch_size"), loader.batch_size, loader.drop_last
 
 
-def _num_parameters(config: DictConfig) -> int:
-    """Trainable parameters, counted as the strategy counts them."""
+def _group_sizes(config: DictConfig) -> tuple[int, ...]:
+    """Trainable parameters of each group, as the strategy groups them."""
     from lightning_gep.algorithm.groups import ParameterGroups
 
     model = instantiate(config.model)
     model.configure_model()
-    return ParameterGroups.from_module(model, config.mechanism.get("groups", "balanced")).num_parameters
+    return ParameterGroups.from_module(model, config.mechanism.get("groups", "balanced")).sizes
 
 
 def _devices(trainer: Mapping[str, Any]) -> int:

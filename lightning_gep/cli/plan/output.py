@@ -23,6 +23,9 @@ FIGURES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "steps": ("steps", lambda row: f"{row['steps']}"),
     "sampling rate q": ("q", lambda row: f"{row['sample_rate']:.3g}"),
     "basis vectors k": ("k", lambda row: NOTHING if row["k"] is None else f"{row['k']}"),
+    "memory of the basis": ("basis", lambda row: _megabytes(row["basis_bytes"])),
+    "gradient of a record": ("record", lambda row: _megabytes(row["gradient_bytes"])),
+    "all-reduced a step": ("sent", lambda row: _megabytes(row["reduced_bytes"])),
     "thresholds": ("S", lambda row: _thresholds(row)),
     "ε": ("ε", lambda row: rounded_up(row["epsilon"])),
     "δ": ("δ", lambda row: f"{row['delta']:g}"),
@@ -40,11 +43,15 @@ FIGURES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
 }
 """Everything about a plan: its name, a short head for narrow tables, and its text."""
 DETAILS = {"sampling rate q", "basis vectors k", "thresholds", "ε by RDP", "σ₁ (embedding)", "σ₂ (residual)"}
-DETAILS |= {"embedding : residual"}
+DETAILS |= {"embedding : residual", "memory of the basis", "gradient of a record", "all-reduced a step"}
 """Not in the table on a terminal: they would not fit."""
 HAVE_A_FIGURE = {f"privacy.{name}" for name in ("epsilon", "delta", "noise_multiplier", "accountant")}
 HAVE_A_FIGURE |= {"mechanism", "data.batch_size", "trainer.max_epochs", "trainer.max_steps"}
 """Overrides that need no column of their own."""
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:.3g} MB" if size else NOTHING
 
 
 def figures(plan: NoisePlan) -> dict[str, str]:

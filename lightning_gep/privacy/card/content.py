@@ -14,11 +14,6 @@ from lightning_gep.privacy.release import Part
 from lightning_gep.privacy.rounding import Figure, figure
 
 FORMAT = 1
-TERMS = {
-    "definition": "(ε, δ)-differential privacy",
-    "unit": "one training record",
-    "neighbouring_relation": "adding or removing one record",
-}
 GRADIENT_STATISTICS = "… (statistics of gradients and clipping, where PrivacyMonitor logs them)"
 CONTINUED = " This run continued after that was counted."
 
@@ -60,6 +55,16 @@ class RunFacts:
         return list(dict.fromkeys((*self.left_before, *now_left)))
 
 
+def terms(unit: str) -> dict[str, str]:
+    """What the guarantee is about, for the unit of a plan."""
+    one = "one training record" if unit == "record" else f"one {unit} with all their records"
+    return {
+        "definition": "(ε, δ)-differential privacy",
+        "unit": one,
+        "neighbouring_relation": f"adding or removing {one.replace('training ', '')}",
+    }
+
+
 def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> Card:
     """The card of a run as of now."""
     plan, ended = account.plan, status != "training"
@@ -87,8 +92,9 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> Card:
                 "statement",
                 **{"spent": spent, "delta": plan.delta, "not_private": not_private},
                 **{"ended": ended, "steps": account.steps, "planned": plan.planned_steps},
+                unit=terms(plan.unit)["unit"],
             ),
-            **TERMS,
+            **terms(plan.unit),
             "trust_model": sentence("trust_model"),
             "private": not not_private,
             "not_private_because": not_private,
@@ -103,6 +109,7 @@ def run_card(account: PrivacyAccount, facts: RunFacts, status: str) -> Card:
         "sampling": {
             "method": "poisson",
             "records": plan.num_records,
+            "counted": plan.counted,
             "expected_batch_size": plan.expected_batch_size,
             "sample_rate": plan.sample_rate,
         },
@@ -144,6 +151,7 @@ def not_covered(account: PrivacyAccount, facts: RunFacts, carried: int) -> list[
         lost_ledger=carried > 0 or account.trusted,
         carried=carried,
         builds_on=account.builds_on,
+        unit=account.plan.unit,
     )
 
 
@@ -159,7 +167,8 @@ def release_section(plan: PrivacyPlan) -> dict[str, Any]:
         "embedding": _part(release.embedding),
         "residual": _part(release.residual),
         "sensitivity": sentence(
-            "sensitivity", bounds=bounds, joint=joint, expected_batch_size=plan.expected_batch_size
+            "sensitivity",
+            **{"bounds": bounds, "joint": joint, "expected_batch_size": plan.expected_batch_size, "unit": plan.unit},
         ),
     }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.accounting import LARGEST_TIGHT_EPSILON, SampledGaussian
-from lightning_gep.privacy.card.content import FORMAT, TERMS, selection_block
+from lightning_gep.privacy.card.content import FORMAT, selection_block, terms
 from lightning_gep.privacy.card.rendering import Card, sentence
 from lightning_gep.privacy.files import now
 from lightning_gep.privacy.rounding import figure
@@ -93,6 +93,8 @@ def sweep_card(
         epsilon = guarantee["epsilon_spent"][guarantee["accountant"]]
         own = {"epsilon": epsilon, "sample_rate": card["sampling"]["sample_rate"], "steps": card["steps"]["counted"]}
         runs.append({**run, **own, "mechanism": mechanism["name"]})
+    about = terms("record")
+    about |= {name: card["guarantee"][name] for card in cards.values() for name in about}
     return {
         "format": FORMAT,
         "kind": "sweep",
@@ -100,8 +102,11 @@ def sweep_card(
         "written": now().replace("+00:00", "Z"),
         "status": "finished" if selection["complete"] else "training",
         "guarantee": {
-            "statement": sentence("sweep_statement", spent=spent, delta=delta, private=private, repeated=repeated),
-            **TERMS,
+            "statement": sentence(
+                "sweep_statement",
+                **{"spent": spent, "delta": delta, "private": private, "repeated": repeated, "unit": about["unit"]},
+            ),
+            **about,
             "trust_model": sentence("trust_model"),
             "private": private,
             "delta": delta,

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lightning_gep.algorithm.thresholds import basis_numbers
 from lightning_gep.cli.plan.costs import plan_noise
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.run_size import RunSize
@@ -44,3 +45,14 @@ def test_epsilon_over_the_run_is_what_the_run_will_report(accountant):
         account.steps = steps
         assert spent == account.epsilon()
     assert planned.epsilon_over_steps()[-1] == (18, pytest.approx(planned.epsilon))
+
+
+def test_memory_and_traffic_follow_from_parameters_groups_and_k():
+    groups = (90_000, 40_000, 10_000)
+    size = replace(SMALL, num_parameters=sum(groups), group_sizes=groups, devices=2)
+    gep, bgep, gp = (plan_noise(settings, size) for settings in (GEP, BGEP, GP))
+    assert gep.basis_bytes == bgep.basis_bytes == pytest.approx(4 * basis_numbers(40, groups), rel=0.05)
+    assert gep.basis_bytes < plan_noise(GEP, replace(size, group_sizes=())).basis_bytes == 4 * 40 * sum(groups)
+    assert (gp.basis_bytes, gp.row["gradient_bytes"]) == (0, 4 * sum(groups))
+    assert [plan.reduced_bytes for plan in (gep, bgep, gp)] == [8 * (40 + sum(groups)), 8 * 40, 8 * sum(groups)]
+    assert plan_noise(GP, replace(size, devices=1)).reduced_bytes == 0

@@ -85,7 +85,7 @@ def test_a_finished_fit_says_what_it_guarantees(tmp_path):
     assert guarantee["epsilon_planned"] == guarantee["epsilon_spent"]
     assert guarantee["epsilon_spent"]["rdp"] == pytest.approx(used.privacy.epsilon(), rel=1e-12)
     assert card["sampling"] == {
-        "method": "poisson", "records": 60, "expected_batch_size": 12, "sample_rate": 0.2,
+        "method": "poisson", "records": 60, "counted": "records", "expected_batch_size": 12, "sample_rate": 0.2,
     }  # fmt: skip
     assert card["steps"] == {"counted": 4, "planned": 4, "ledger": f"{used.privacy.run_id}.ledger", "carried": 0}
     assert read_ledger(tmp_path / "privacy" / card["steps"]["ledger"]).count == 4
