@@ -12,10 +12,11 @@ from lightning.pytorch.plugins import Precision
 from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 
+from lightning_gep.algorithm.exchange import Exchange
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.noise import Noise, NoNoise, make_noise
 from lightning_gep.algorithm.spectral import TrackedSpectrum
-from lightning_gep.algorithm.subspace import BasisSource, NoSubspace, PowerSubspace, RandomSubspace, Subspace
+from lightning_gep.algorithm.subspace import Anchors, BasisSource, NoSubspace, PowerSubspace, RandomSubspace, Subspace
 from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.algorithm.tracked import TrackedSubspace
 from lightning_gep.errors import ConfigurationError
@@ -28,9 +29,10 @@ from lightning_gep.privacy.plan import check_same_plan
 from lightning_gep.privacy.run_size import limited, total_steps
 from lightning_gep.privacy.sampling import PoissonSampler, Secret, seeded_secret
 from lightning_gep.strategy.data import common_lengths
+from lightning_gep.strategy.exchange import Collectives, SharedBasis
 from lightning_gep.strategy.logs import quiet
 from lightning_gep.strategy.origins import Origin
-from lightning_gep.strategy.processes import Processes, SharedBasis
+from lightning_gep.strategy.processes import Processes
 from lightning_gep.strategy.public_data import (
     PublicRecords,
     PublicStream,
@@ -54,6 +56,8 @@ class Fit:
     """What the steps of a fit use; nothing of it is replaced while they run."""
 
     account: PrivacyAccount
+    cost: CostSettings
+    exchange: Exchange
     chosen: Thresholds
     """Basis size and thresholds: given by the user, or chosen on public data."""
     gradients: StepGradients
@@ -70,15 +74,11 @@ class Fit:
     card: RunCard | None
     """Only in the first process."""
 
-    @property
-    def first_anchors(self) -> int:
-        """Public records of the first refresh: a basis has to fill all its directions."""
-        return ANCHORS_OF_FIRST_SPECTRUM if self.account.plan.release.embedding is None else self.chosen.k
-
-    @property
-    def is_filling(self) -> bool:
-        """Whether the basis has yet to be computed."""
-        return isinstance(self.basis_source, SharedBasis) and self.basis_source.is_new
+    def anchors_at(self, step: int) -> Anchors:
+        """The share of a refresh's public records; the first refresh has to fill all directions of a basis."""
+        first = ANCHORS_OF_FIRST_SPECTRUM if self.account.plan.release.embedding is None else self.chosen.k
+        filling = isinstance(self.basis_source, SharedBasis) and self.basis_source.is_new
+        return self.anchors(self.cost.anchors_due(first, filling=filling), step)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: plain values and public tensors, no secret."""
@@ -111,6 +111,7 @@ def prepare_fit(
     does to a public batch what Lightning does to a training batch. Raises ConfigurationError for data, modules and
     settings that cannot be trained privately.
     """
+    cost = cost.over(processes.world_size, settings.mechanism)
     records, batch_size = len(loader.dataset), (loader.batch_size or 1) * processes.world_size  # type: ignore[arg-type]
     steps_per_epoch = -(-len(loader) // processes.world_size)
     groups = ParameterGroups.from_module(module, cost.groups)
@@ -163,6 +164,8 @@ def prepare_fit(
         account.private = account.private and settings.private
     _check_processes_agree(account, processes)
 
+    exchange = Collectives(processes, gradients.device) if processes.world_size > 1 else Exchange()
+    anchors.divide(exchange)
     basis_source: BasisSource
     if settings.uses_public_data:
         subspace = (
@@ -170,7 +173,7 @@ def prepare_fit(
             if settings.uses_basis
             else make_spectrum(cost, groups)
         )
-        basis_source = SharedBasis(subspace, processes, gradients.device)
+        basis_source = SharedBasis(subspace, processes, exchange, gradients.device)
         basis_source.load_state_dict(state.get("subspace"))
     else:
         like = torch.zeros(0, dtype=gradients.dtype, device=gradients.device)
@@ -190,6 +193,8 @@ def prepare_fit(
     secret = Secret(processes.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)
     return Fit(
         account,
+        cost,
+        exchange,
         chosen,
         gradients,
         anchors,
@@ -216,12 +221,10 @@ def prepare_fit(
 def make_subspace(cost: CostSettings, sizes: Sequence[int], quotas: Sequence[int]) -> Subspace:
     """The source of the basis; raises ConfigurationError for settings it cannot work with."""
     if cost.subspace == "tracked":
-        return TrackedSubspace(
-            sizes, quotas, num_anchors=cost.anchors, decay=cost.decay, refresh_every=cost.refresh_every
-        )
+        return TrackedSubspace(sizes, quotas, num_anchors=cost.anchors, decay=cost.decay, refresh_every=cost.interval)
     if cost.subspace == "power":
-        return PowerSubspace(sizes, quotas, iterations=cost.power_iterations, refresh_every=cost.refresh_every)
-    return RandomSubspace(sizes, quotas, refresh_every=cost.refresh_every)
+        return PowerSubspace(sizes, quotas, iterations=cost.power_iterations, refresh_every=cost.interval)
+    return RandomSubspace(sizes, quotas, refresh_every=cost.interval)
 
 
 def make_spectrum(cost: CostSettings, groups: ParameterGroups) -> TrackedSpectrum:
@@ -230,7 +233,7 @@ def make_spectrum(cost: CostSettings, groups: ParameterGroups) -> TrackedSpectru
         groups.shapes,
         num_anchors=cost.anchors,
         decay=cost.decay,
-        refresh_every=cost.refresh_every,
+        refresh_every=cost.interval,
         precondition=cost.precondition,
     )
 

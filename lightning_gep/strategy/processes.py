@@ -1,9 +1,9 @@
-"""One process or several: how they start, how they talk to each other, and the basis they share."""
+"""One process or several: how they start, and how they talk to each other."""
 
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,8 +13,6 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_gep.algorithm.basis import Basis
-from lightning_gep.algorithm.subspace import Anchors, Subspace
 from lightning_gep.arguments import quoted
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.strategy.internals import ForkLauncher, ScriptLauncher, in_a_notebook
@@ -60,10 +58,10 @@ class ProcessStrategy(Strategy):
     num_processes: Any = _of_ddp("num_processes", "Number of processes on this node.")
     node_rank: Any = _of_ddp("node_rank", "Index of this node.")
 
-    def __init__(self, start_method: str = "popen", **kwargs: Any) -> None:
+    def __init__(self, start_method: str = "popen", timeout: float = 1800.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._start_method = start_method
-        self._ddp = DDPStrategy(start_method="popen")
+        self._ddp = DDPStrategy(start_method="popen", timeout=timedelta(seconds=timeout))
 
     @property
     def world_size(self) -> int:
@@ -173,63 +171,6 @@ class ProcessStrategy(Strategy):
         if self.cluster_environment is not None:
             self.cluster_environment.teardown()
         super().teardown()
-
-
-class SharedBasis:
-    """A `Subspace` in the first process, whose basis every process uses.
-
-    Embeddings are summed over processes, so all must use exactly the same basis. If each computed its own, differences
-    in hardware and random numbers would make them differ.
-    """
-
-    def __init__(self, subspace: Subspace, processes: Processes, device: torch.device) -> None:
-        self.subspace, self._processes, self._device = subspace, processes, device
-        self._shared: Basis | None = None
-
-    @property
-    def is_new(self) -> bool:
-        """Whether there is no basis yet."""
-        return self.subspace.basis is None
-
-    def at_step(self, step: int, anchors: Anchors) -> Basis:
-        """The basis for `step`."""
-        if self._processes.world_size == 1:
-            return self.subspace.at_step(step, anchors)
-        basis = self.subspace.at_step(step, anchors) if self._processes.is_first else self._shared
-        if self._processes.broadcast(basis is not self._shared):
-            received = self._processes.broadcast(None if basis is None else basis.to(torch.device("cpu")))
-            self._shared = basis if self._processes.is_first else received.to(self._device)
-        assert self._shared is not None
-        return self._shared
-
-    @property
-    def current(self) -> Basis:
-        """The basis of the last step."""
-        return self.subspace.current if self._shared is None else self._shared
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """The state for a checkpoint; None before the first step and in all processes but the first."""
-        return None if self.is_new else self.subspace.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Continue from a checkpoint. A basis of other groups or another subspace is replaced: it is public."""
-        if state is None:
-            return
-        if self.subspace.fits(state):
-            self.subspace.load_state_dict({name: self._here(value) for name, value in state.items()})
-        else:
-            warnings.warn(
-                "The basis in the checkpoint belongs to other parameter groups or another subspace, so a new one is "
-                "computed. Use the groups and subspace of the earlier run to keep it.",
-                stacklevel=2,
-            )
-
-    def _here(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._here(item) for item in value]
-        if isinstance(value, dict):
-            return {name: self._here(item) for name, item in value.items()}
-        return value.to(self._device) if isinstance(value, torch.Tensor) else value
 
 
 def child_command(program: Sequence[str] | None = None) -> tuple[list[str], str | None]:

@@ -89,7 +89,8 @@ class GEPStrategy(AccountedStrategy):
             anew, as in the paper; "random" needs no public gradients and serves as a baseline.
         num_anchors: Public records per refresh of the basis. Default None: 50, or 2000 for "power". More give a better
             basis and cost as much time as private records.
-        refresh_every: Steps between two refreshes. Default 1; larger values are faster, with an older basis.
+        refresh_every: Steps between two refreshes; larger values are faster, with an older basis. Default None: 1, but
+            12 with 12 times the anchors for mechanism="spectral" in several processes, which exchange less that way.
         decay: How much of its spectrum a tracked basis keeps per refresh, from 0 to 1. Default 0.95, a memory of about
             20 refreshes. Lower it if the weights move fast.
         power_iterations: Iterations of subspace="power". Default 1, as in the paper. Each further one reads all anchors
@@ -113,6 +114,7 @@ class GEPStrategy(AccountedStrategy):
             compared. Default False. The privacy card shows it.
         start_method: How processes for further devices start: "popen" (default) runs the script again; "fork",
             "spawn" and "forkserver" are for notebooks.
+        timeout: Seconds after which a process that does not answer ends the run. Default 1800.
 
     Raises:
         ConfigurationError: For settings that cannot work; and by `Trainer.fit`, before any release, for data, modules,
@@ -149,7 +151,7 @@ class GEPStrategy(AccountedStrategy):
         groups: Grouping = CostSettings.groups,
         subspace: SubspaceName = CostSettings.subspace,
         num_anchors: int | None = CostSettings.num_anchors,
-        refresh_every: int = CostSettings.refresh_every,
+        refresh_every: int | None = CostSettings.refresh_every,
         decay: float = CostSettings.decay,
         power_iterations: int = CostSettings.power_iterations,
         precondition: bool = CostSettings.precondition,
@@ -160,13 +162,14 @@ class GEPStrategy(AccountedStrategy):
         trust_checkpoint: bool = PrivacySettings.trust_checkpoint,
         public_data_is_disjoint: bool = PrivacySettings.public_data_is_disjoint,
         start_method: StartMethod = CostSettings.start_method,
+        timeout: float = CostSettings.timeout,
     ) -> None:
         self.settings, self.cost = settings_from(locals())
         make_subspace(self.cost, (1,), (1,))  # refuses wrong settings now
         if self.settings.unused:
             used = " and ".join(MECHANISMS[mechanism].thresholds())
             rank_zero_warn(f"mechanism={mechanism!r} clips by {used}: {', '.join(self.settings.unused)} has no effect.")
-        super().__init__(start_method=start_method)
+        super().__init__(start_method=start_method, timeout=timeout)
         self._trust_checkpoint = trust_checkpoint
         self._held_out = HeldOutCheck()
         self._guards = ExitStack()
@@ -286,7 +289,7 @@ class GEPStrategy(AccountedStrategy):
         self._statistics = BatchStatistics()
         with fit.gradients.reproducible(step):
             gradient, self._diagnostics = gradient_embedding_perturbation(
-                fit.anchors(self.cost.anchors_due(fit.first_anchors, filling=fit.is_filling), step),
+                fit.anchors_at(step),
                 self._statistics.watch(private) if self.settings.log_nonprivate else private,
                 subspace=fit.basis_source,
                 release=fit.account.plan.release,
@@ -295,7 +298,7 @@ class GEPStrategy(AccountedStrategy):
                 microbatch_size=fit.gradients.microbatch,
                 step=step,
                 charge=fit.account.charge,
-                all_reduce=lambda total: self.reduce(total, reduce_op="sum"),
+                exchange=fit.exchange,
             )
         if self.settings.log_nonprivate:
             fit.gradients.log_nonprivate(self._batch)
