@@ -2,8 +2,6 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,9 +12,8 @@ from typing_extensions import override
 from lightning_gep.algorithm.basis import Basis
 from lightning_gep.algorithm.exchange import Exchange, FixedPoint, lowered
 from lightning_gep.algorithm.subspace import Anchors, Subspace
-from lightning_gep.errors import ProcessLostError
 from lightning_gep.privacy.release import Part, Release
-from lightning_gep.strategy.processes import Processes
+from lightning_gep.strategy.processes import Processes, in_contact
 
 COMPARED_EVERY = 50
 """Refreshes from one comparison of the processes' bases to the next."""
@@ -83,19 +80,6 @@ class Collectives(Exchange):
 def code_for(part: Part, size: int, expected_batch_size: int) -> FixedPoint | None:
     """The integers in which a part is added up; None without noise, where every bit counts and none is secret."""
     return FixedPoint.of(part, size, expected_batch_size) if part.noise_std and size else None
-
-
-@contextmanager
-def in_contact(rank: int) -> Iterator[None]:
-    """What a lost process looks like to torch, as a ProcessLostError."""
-    try:
-        yield
-    except RuntimeError as error:  # torch's errors of connections are of this type
-        raise ProcessLostError(
-            f"Process {rank} has lost contact with another process, which has failed, was killed, or did not answer in "
-            "time (GEPStrategy(timeout=...)); the cause is in that process' output. All releases so far are in the "
-            f"ledger: resume from the last checkpoint, and ε goes on from there. ({str(error).partition(chr(10))[0]})"
-        ) from error
 
 
 class SharedBasis:

@@ -19,7 +19,6 @@ from lightning_gep.algorithm.spectral import TrackedSpectrum
 from lightning_gep.algorithm.subspace import Anchors, BasisSource, NoSubspace, PowerSubspace, RandomSubspace, Subspace
 from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.algorithm.tracked import TrackedSubspace
-from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.memory import check_basis_fits, keep_freed_memory
 from lightning_gep.gradients.mixing import RECORDS_TRIED, check_collate
 from lightning_gep.privacy.account import PrivacyAccount
@@ -138,6 +137,9 @@ def prepare_fit(
         reveal_errors=settings.log_nonprivate,
     )
     public, public_records = _find_public_data(settings, cost, trainer, module, loader)
+    own = {name: value for name, value in vars(cost).items() if name not in ("aux_dataloader", "groups")}
+    groups_of = dict(zip(groups.names, groups.sizes, strict=True))
+    processes.check_alike({**vars(settings), **own, **size, "the public data": public_records, "groups": groups_of})
     tried = stand_in_records(loader) if public is None else public.records(RECORDS_TRIED)
     with quiet():
         lengths = common_lengths(loader.dataset) if check_collate(loader, tried) else None
@@ -162,7 +164,7 @@ def prepare_fit(
         chosen, account = Thresholds(**state["chosen"]), continued.account
         _check_same_guarantee(settings.with_choices(**vars(chosen)), account, size)
         account.private = account.private and settings.private
-    _check_processes_agree(account, processes)
+    processes.check_alike(account.plan.to_state())
 
     exchange = Collectives(processes, gradients.device) if processes.world_size > 1 else Exchange()
     anchors.divide(exchange)
@@ -288,13 +290,3 @@ def _check_same_guarantee(settings: PrivacySettings, account: PrivacyAccount, si
     check_same_plan(saved, replace(asked, planned_steps=saved.planned_steps, target_epsilon=target))
     if raised:
         account.plan = replace(saved, target_epsilon=settings.epsilon)
-
-
-def _check_processes_agree(account: PrivacyAccount, processes: Processes) -> None:
-    own = account.plan.to_state()
-    first = processes.broadcast(own)
-    if first != own:
-        raise ConfigurationError(
-            f"Process {processes.rank} has different privacy settings from process 0: {own} instead of {first}. Start "
-            "all processes with the same configuration."
-        )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors import accelerator_connector
@@ -41,6 +42,11 @@ def train_loader_in_list(trainer: Trainer) -> bool:
     """Whether the train loader was passed to `fit` in a list of one, so that its batches come in such a list, too."""
     given = source_of_training_data(trainer)
     return isinstance(given, list | tuple) and len(given) == 1
+
+
+def own_sampler(sampler: Any) -> Any:
+    """The user's sampler, also where Lightning has wrapped it to divide its records over processes."""
+    return sampler.dataset._sampler if isinstance(sampler, DistributedSamplerWrapper) else sampler
 
 
 def attached_trainer(module: LightningModule) -> Any:

@@ -1,20 +1,24 @@
 """One process or several: how they start, and how they talk to each other."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 from typing_extensions import override
 
 from lightning_gep.arguments import quoted
-from lightning_gep.errors import ConfigurationError
+from lightning_gep.errors import ConfigurationError, ProcessLostError
+from lightning_gep.privacy.card.software import PACKAGES, version_of
 from lightning_gep.strategy.internals import ForkLauncher, ScriptLauncher, in_a_notebook
 
 T = TypeVar("T")
@@ -29,11 +33,37 @@ class Processes:
     world_size: int
     broadcast: Callable[[Any], Any]
     """The first process' object, in every process."""
+    gather: Callable[[Any], list[Any]]
+    """The objects of all processes, in every process."""
 
     @property
     def is_first(self) -> bool:
         """Whether this is the process that draws noise and writes files."""
         return self.rank == 0
+
+    def check_alike(self, facts: Mapping[str, Any]) -> None:
+        """Raises ConfigurationError in all processes if one of them has other settings, data, modules or versions."""
+        first, *others = self.gather({name: str(value) for name, value in facts.items()})
+        for rank, other in enumerate(others, 1):
+            differ = [f"{name} is {other[name]}, not {first[name]}" for name in first if other[name] != first[name]]
+            if differ:
+                raise ConfigurationError(
+                    f"Process {rank} differs from process 0: {'; '.join(differ)}. Start all processes with the same "
+                    "configuration, data and package versions."
+                )
+
+
+@contextmanager
+def in_contact(rank: int) -> Iterator[None]:
+    """What a lost process looks like to torch, as a ProcessLostError."""
+    try:
+        yield
+    except RuntimeError as error:  # torch's errors of connections are of this type
+        raise ProcessLostError(
+            f"Process {rank} has lost contact with another process, which has failed, was killed, or did not answer in "
+            "time (GEPStrategy(timeout=...)); the cause is in that process' output. All releases so far are in the "
+            f"ledger: resume from the last checkpoint, and ε goes on from there. ({str(error).partition(chr(10))[0]})"
+        ) from error
 
 
 def _of_ddp(name: str, doc: str) -> Any:
@@ -46,7 +76,8 @@ class ProcessStrategy(Strategy):
 
     A `DDPStrategy` makes the connections. It is a part and not the parent: Lightning refuses its subclasses in
     notebooks and on Apple's accelerator even for a single device, and it would average gradients that are not private.
-    Validation, test and prediction data are not divided: every process evaluates all of it.
+    Validation, test and prediction data are divided by Lightning (`Trainer(use_distributed_sampler=...)`), but without
+    the repeats that it adds to make shares equal: each record is evaluated once. See `without_repeats`.
     """
 
     child_command: Sequence[str] | None = None
@@ -81,7 +112,18 @@ class ProcessStrategy(Strategy):
     @property
     def processes(self) -> Processes:
         """What others need to know about the processes of this run."""
-        return Processes(self.global_rank, self.world_size, self.broadcast)
+        return Processes(self.global_rank, self.world_size, self.broadcast, self._gather)
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether Lightning divides the data of a loader. Training data is drawn by Poisson for all processes."""
+        module = self.lightning_module
+        return self.world_size > 1 and not (module is not None and module.trainer.training)
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, int]:
+        """How Lightning divides it."""
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     @property
     @override
@@ -138,25 +180,38 @@ class ProcessStrategy(Strategy):
         assert self.model is not None
         self.model.to(self.root_device)
         if self.world_size > 1:
+            shapes = {name: (*tensor.shape, tensor.dtype) for name, tensor in self.model.state_dict().items()}
+            self.processes.check_alike({**{name: version_of(name) for name in PACKAGES}, "the module": shapes})
             for tensor in (*self.model.parameters(), *self.model.buffers()):
                 # As bytes: not every communication backend knows every number type.
                 values = tensor.detach().reshape(-1).clone()
-                torch.distributed.broadcast(values.view(torch.uint8), src=0)
+                with in_contact(self.global_rank):
+                    torch.distributed.broadcast(values.view(torch.uint8), src=0)
                 tensor.data.copy_(values.view(tensor.shape))
 
     # With one process each of these returns what it is given.
 
     @override
     def barrier(self, name: str | None = None) -> None:
-        self._ddp.barrier(name)
+        with in_contact(self.global_rank):
+            self._ddp.barrier(name)
 
     @override
     def broadcast(self, obj: T, src: int = 0) -> T:
-        return self._ddp.broadcast(obj, src)
+        with in_contact(self.global_rank):
+            return self._ddp.broadcast(obj, src)
+
+    def _gather(self, obj: T) -> list[T]:
+        found: list[Any] = [obj] * self.world_size
+        if self.world_size > 1:
+            with in_contact(self.global_rank):
+                torch.distributed.all_gather_object(found, obj)
+        return found
 
     @override
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        return self._ddp.reduce(tensor, group, reduce_op)
+        with in_contact(self.global_rank):
+            return self._ddp.reduce(tensor, group, reduce_op)
 
     @override
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
@@ -171,6 +226,24 @@ class ProcessStrategy(Strategy):
         if self.cluster_environment is not None:
             self.cluster_environment.teardown()
         super().teardown()
+
+
+def without_repeats(loader: Any) -> Any:
+    """The loader without the repeated records by which Lightning makes the shares of processes equal.
+
+    Numbers of batches then differ by one between processes. Every process evaluates all records where one would have
+    none, and so never meet the others to add up their metrics, and where a sampler of the user may give each process
+    another order.
+    """
+    sampler = getattr(loader, "sampler", None)
+    if not isinstance(sampler, DistributedSampler) or isinstance(sampler, UnrepeatedDistributedSampler):
+        return loader
+    count, least = len(sampler.dataset), loader.batch_size if loader.drop_last else 1  # type: ignore[arg-type]
+    if type(sampler) is not DistributedSampler or count // sampler.num_replicas < least:
+        sampler.num_replicas, sampler.rank = 1, 0
+    sampler.total_size = count
+    sampler.num_samples = len(range(sampler.rank, count, sampler.num_replicas))
+    return loader
 
 
 def child_command(program: Sequence[str] | None = None) -> tuple[list[str], str | None]:
