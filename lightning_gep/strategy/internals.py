@@ -11,12 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors import accelerator_connector
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.data import _update_dataloader
 from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 from typing_extensions import override
 
 TRANSFER_HOOK = "_on_before_batch_transfer"
@@ -44,9 +46,26 @@ def train_loader_in_list(trainer: Trainer) -> bool:
     return isinstance(given, list | tuple) and len(given) == 1
 
 
-def own_sampler(sampler: Any) -> Any:
-    """The user's sampler, also where Lightning has wrapped it to divide its records over processes."""
-    return sampler.dataset._sampler if isinstance(sampler, DistributedSamplerWrapper) else sampler
+def divides_evaluation(trainer: Trainer) -> bool:
+    """Whether the user leaves `Trainer(use_distributed_sampler=True)`. Lightning keeps it only here."""
+    return trainer._accelerator_connector.use_distributed_sampler
+
+
+def ordinary_batches(loader: Any) -> BatchSampler | None:
+    """How a loader makes its batches, if it does so from all records; also where Lightning notes their indices."""
+    batches = getattr(loader, "batch_sampler", None)
+    batches = batches._batch_sampler if isinstance(batches, _IndexBatchSamplerWrapper) else batches
+    if type(batches) is not BatchSampler or type(batches.sampler) not in (SequentialSampler, RandomSampler):
+        return None
+    return batches
+
+
+def with_sampler(loader: DataLoader[Any], sampler: Any, trainer: Trainer) -> object:
+    """The same loader, of the user's type, with another sampler. Lightning has the only function that makes one."""
+    if isinstance(loader.batch_sampler, _IndexBatchSamplerWrapper):  # which that function takes for the user's
+        loader.batch_sampler._batch_sampler.sampler = sampler  # type: ignore[attr-defined]
+        return loader
+    return _update_dataloader(loader, sampler, mode=trainer.state.stage)
 
 
 def attached_trainer(module: LightningModule) -> Any:

@@ -9,17 +9,27 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_gep.arguments import quoted
 from lightning_gep.errors import ConfigurationError, ProcessLostError
 from lightning_gep.privacy.card.software import PACKAGES, version_of
-from lightning_gep.strategy.internals import ForkLauncher, ScriptLauncher, in_a_notebook
+from lightning_gep.strategy.internals import (
+    ForkLauncher,
+    ScriptLauncher,
+    current_hook,
+    divides_evaluation,
+    in_a_notebook,
+    ordinary_batches,
+    with_sampler,
+)
+from lightning_gep.strategy.logs import EVALUATION
 
 T = TypeVar("T")
 CONFIG_FLAGS = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd")
@@ -76,8 +86,7 @@ class ProcessStrategy(Strategy):
 
     A `DDPStrategy` makes the connections. It is a part and not the parent: Lightning refuses its subclasses in
     notebooks and on Apple's accelerator even for a single device, and it would average gradients that are not private.
-    Validation, test and prediction data are divided by Lightning (`Trainer(use_distributed_sampler=...)`), but without
-    the repeats that it adds to make shares equal: each record is evaluated once. See `without_repeats`.
+    Validation, test and prediction data are divided over the processes: see `divided`.
     """
 
     child_command: Sequence[str] | None = None
@@ -116,14 +125,25 @@ class ProcessStrategy(Strategy):
 
     @property
     def is_distributed(self) -> bool:
-        """Whether Lightning divides the data of a loader. Training data is drawn by Poisson for all processes."""
+        """Whether Lightning averages over processes what a hook logs with `sync_dist=True`: in evaluation only."""
         module = self.lightning_module
-        return self.world_size > 1 and not (module is not None and module.trainer.training)
+        return self.world_size > 1 and module is not None and (current_hook(module) or "").startswith(EVALUATION)
 
-    @property
-    def distributed_sampler_kwargs(self) -> dict[str, int]:
-        """How Lightning divides it."""
-        return {"num_replicas": self.world_size, "rank": self.global_rank}
+    def divided(self, loader: object, trainer: Trainer) -> object:
+        """The loader of this process' share of the records to evaluate: each record is in one share.
+
+        Shares, and so numbers of batches, differ by at most one; Lightning's own sampler would repeat records instead.
+        Every process evaluates all records where one would have no batch, and so never meet the others to add up their
+        metrics; with a sampler of the user, which may give every process another order; and on request.
+        """
+        batches = ordinary_batches(loader) if divides_evaluation(trainer) else None
+        if self.world_size == 1 or batches is None or not isinstance(loader, DataLoader):
+            return loader
+        data: Any = loader.dataset
+        if len(data) // self.world_size < (batches.batch_size if batches.drop_last else 1):
+            return loader
+        share = UnrepeatedDistributedSampler(data, self.world_size, self.global_rank, shuffle=False)
+        return with_sampler(loader, share, trainer)
 
     @property
     @override
@@ -210,6 +230,8 @@ class ProcessStrategy(Strategy):
 
     @override
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        if isinstance(tensor, Tensor) and not tensor.is_floating_point():
+            tensor = tensor.double()  # the mean of 4 and 3 records would be 3
         with in_contact(self.global_rank):
             return self._ddp.reduce(tensor, group, reduce_op)
 
@@ -226,24 +248,6 @@ class ProcessStrategy(Strategy):
         if self.cluster_environment is not None:
             self.cluster_environment.teardown()
         super().teardown()
-
-
-def without_repeats(loader: Any) -> Any:
-    """The loader without the repeated records by which Lightning makes the shares of processes equal.
-
-    Numbers of batches then differ by one between processes. Every process evaluates all records where one would have
-    none, and so never meet the others to add up their metrics, and where a sampler of the user may give each process
-    another order.
-    """
-    sampler = getattr(loader, "sampler", None)
-    if not isinstance(sampler, DistributedSampler) or isinstance(sampler, UnrepeatedDistributedSampler):
-        return loader
-    count, least = len(sampler.dataset), loader.batch_size if loader.drop_last else 1  # type: ignore[arg-type]
-    if type(sampler) is not DistributedSampler or count // sampler.num_replicas < least:
-        sampler.num_replicas, sampler.rank = 1, 0
-    sampler.total_size = count
-    sampler.num_samples = len(range(sampler.rank, count, sampler.num_replicas))
-    return loader
 
 
 def child_command(program: Sequence[str] | None = None) -> tuple[list[str], str | None]:

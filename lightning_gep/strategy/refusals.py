@@ -29,7 +29,7 @@ from torch.utils.data import (
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.strategy.data import loader_options
-from lightning_gep.strategy.internals import own_sampler, parts_with_gradient_hooks, source_of_training_data
+from lightning_gep.strategy.internals import parts_with_gradient_hooks, source_of_training_data
 from lightning_gep.strategy.overlap import check_no_repeats, share_records
 
 SEVERAL_LOADERS = (
@@ -195,7 +195,7 @@ def check_loader(loader: Any) -> DataLoader[Any]:
 def _records_read(loader: Any) -> Any:
     """The dataset of a loader, or the part of it that its sampler is limited to."""
     data = getattr(loader, "dataset", loader)
-    sampler = own_sampler(getattr(loader, "sampler", None))
+    sampler = getattr(loader, "sampler", None)
     return Subset(data, list(sampler.indices)) if type(sampler) is SubsetRandomSampler else data
 
 

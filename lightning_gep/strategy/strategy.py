@@ -22,7 +22,6 @@ from lightning_gep.strategy.data import PoissonLoader, PrivateBatch, TransferGua
 from lightning_gep.strategy.fit import make_subspace, prepare_fit
 from lightning_gep.strategy.internals import on_before_batch_transfer, train_loader_in_list
 from lightning_gep.strategy.logs import LogGuard, announce, announce_later_log, announce_trial_run
-from lightning_gep.strategy.processes import without_repeats
 from lightning_gep.strategy.refusals import (
     SEVERAL_LOADERS,
     SEVERAL_OPTIMIZERS,
@@ -113,7 +112,7 @@ class GEPStrategy(AccountedStrategy):
             record. Default False.
         public_data_is_disjoint: State that no public record is a training record, so that their contents are not
             compared. Default False. The privacy card shows it.
-        start_method: How further processes start: "popen" (default) runs the script again; the others are for notebooks.
+        start_method: How further processes start: "popen" (default) runs the script again; others are for notebooks.
         timeout: Seconds after which a process that does not answer ends the run. Default 1800.
 
     Raises:
@@ -205,7 +204,7 @@ class GEPStrategy(AccountedStrategy):
         trainer, reveal = self._trainer, self.settings.log_nonprivate
         if not (self._fits and trainer.training):
             self._held_out.add_validation(dataloader)
-            return without_repeats(dataloader)
+            return self.divided(dataloader, trainer)
         loader = check_loader(dataloader)
         self._held_out.set_training(trainer, loader.dataset)
         continued = self._continued()
