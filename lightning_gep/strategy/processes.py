@@ -237,11 +237,13 @@ class ProcessStrategy(Strategy):
 
     @override
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        return self._ddp.all_gather(tensor, group, sync_grads)
+        with in_contact(self.global_rank):
+            return self._ddp.all_gather(tensor, group, sync_grads)
 
     @override
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        return self._ddp.reduce_boolean_decision(decision, all) if self.world_size > 1 else decision
+        with in_contact(self.global_rank):
+            return self._ddp.reduce_boolean_decision(decision, all) if self.world_size > 1 else decision
 
     @override
     def teardown(self) -> None:

@@ -53,10 +53,10 @@ def start(directory, *, processes, restarts=0, dies=None):
     """The output of both agents; each node has so many processes."""
     port, agents = free_port(), []
     with nodes() as places:
-        for node, (prefix, address, interface) in enumerate(places):
+        for node, (prefix, _, interface) in enumerate(places):
             command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--nproc-per-node={processes}"]
-            command += ["--rdzv-backend=c10d", f"--rdzv-endpoint={places[0][1]}:{port}", f"--local-addr={address}"]
-            command += [f"--max-restarts={restarts}", f"--node-rank={node}", "tests/node_run.py", str(directory)]
+            command += [f"--node-rank={node}", f"--master-addr={places[0][1]}", f"--master-port={port}"]
+            command += [f"--max-restarts={restarts}", "tests/node_run.py", str(directory)]
             environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": interface}
             environment |= {"OMP_NUM_THREADS": "1"} | ({} if dies is None else {"DIES": str(dies)})
             log = (directory / f"node{node}.log").open("w")
