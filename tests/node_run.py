@@ -27,7 +27,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     directory, last = Path(sys.argv[1]), Path(sys.argv[1]) / "last.ckpt"
     torch.optim.SGD = Dies
-    used = strategy(generator="system", timeout=60, refresh_every=2)
+    used = strategy(generator="system", timeout=120, refresh_every=2)
     trained, fit = run(
         directory,
         used,
