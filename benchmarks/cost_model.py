@@ -78,8 +78,8 @@ class LowRank(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.down = nn.ModuleList(nn.Linear(2048, 8, bias=False) for _ in range(2))
-        self.up = nn.ModuleList(nn.Linear(8, out, bias=False) for out in (2048, 512))
+        sides = ((2048, 8), (8, 2048), (2048, 8), (8, 512))
+        self.layers = nn.ModuleList(nn.Linear(*pair, bias=False) for pair in sides)
 
 
 def networks() -> list[Network]:

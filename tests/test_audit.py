@@ -130,11 +130,11 @@ def test_processes_release_every_record_once_and_the_noise_of_one(tmp_path, proc
         devices=processes,
         callbacks=[SavedReleases()],
     )
-    fit.fit(Linear(100, 200), DataLoader(TensorDataset(x, t), batch_size=50 // processes))
+    fit.fit(Linear(100, 200), DataLoader(TensorDataset(x, t), batch_size=60 // processes))
     sums, *others = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(processes))
     assert len(sums) == 4
     assert all(torch.equal(sums, other) for other in others)
     drawn, noise = sums[:, 0] / 0.5, sums[:, 1:].flatten(1) / (0.05 * 0.5)
     assert set(drawn.round().flatten().tolist()) == {0.0, 1.0}, "a record is in the sum once, or it is not"
-    assert float(drawn.round().mean()) == pytest.approx(0.5, abs=0.15), "all processes together draw at rate q"
+    assert float(drawn.round().mean()) == pytest.approx(0.6, abs=0.15), "all processes together draw at rate q"
     check_noise(noise)
