@@ -2,9 +2,7 @@
 
 import argparse
 import json
-from concurrent.futures import ProcessPoolExecutor
 from datetime import date
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -98,21 +96,12 @@ def main() -> None:
 def compare_processes(counts: list[int], records: int, file: Path) -> None:
     """CPU seconds, memory and bytes of a step of ResNet20 in so many processes, printed and written down."""
     results: dict[str, Any] = {"date": str(date.today()), "machine": description(), "records": records, "steps": {}}
+    torch.set_num_threads(1)
     for contender in STEPS:
-        results["steps"][contender] = {}
-        for count in counts:
-            with ProcessPoolExecutor(1, get_context("spawn")) as apart:
-                found = apart.submit(apart_from_others, contender, count, records).result()
-            results["steps"][contender][str(count)] = found
+        with quietly_elsewhere():
+            results["steps"][contender] = {str(n): in_processes(contender, n, BASE, records) for n in counts}
         file.write_text(json.dumps(results, indent=2) + "\n")
     print(table(results["steps"]))
-
-
-def apart_from_others(contender: str, processes: int, records: int) -> dict[str, Any]:
-    """Without what a fit says, and on one thread a process."""
-    torch.set_num_threads(1)
-    with quietly_elsewhere():
-        return in_processes(contender, processes, BASE, records)
 
 
 def figures(point: Point) -> dict[str, Any]:
