@@ -137,9 +137,10 @@ def prepare_fit(
         reveal_errors=settings.log_nonprivate,
     )
     public, public_records = _find_public_data(settings, cost, trainer, module, loader)
-    own = {name: value for name, value in vars(cost).items() if name not in ("aux_dataloader", "groups")}
-    groups_of = dict(zip(groups.names, groups.sizes, strict=True))
-    processes.check_alike({**vars(settings), **own, **size, "the public data": public_records, "groups": groups_of})
+    of_cost = {name: value for name, value in vars(cost).items() if name not in ("aux_dataloader", "groups")}
+    of_public = public_records and (public_records.name, public_records.records, public_records.sha256)
+    of_groups = dict(zip(groups.names, groups.sizes, strict=True))
+    processes.check_alike({**vars(settings), **of_cost, **size, "the public data": of_public, "groups": of_groups})
     tried = stand_in_records(loader) if public is None else public.records(RECORDS_TRIED)
     with quiet():
         lengths = common_lengths(loader.dataset) if check_collate(loader, tried) else None

@@ -55,7 +55,8 @@ class Processes:
         """Raises ConfigurationError in all processes if one of them has other settings, data, modules or versions."""
         first, *others = self.gather({name: str(value) for name, value in facts.items()})
         for rank, other in enumerate(others, 1):
-            differ = [f"{name} is {other[name]}, not {first[name]}" for name in first if other[name] != first[name]]
+            names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
+            differ = [f"{name} is {other.get(name)}, not {first.get(name)}" for name in names]
             if differ:
                 raise ConfigurationError(
                     f"Process {rank} differs from process 0: {'; '.join(differ)}. Start all processes with the same "
@@ -200,8 +201,8 @@ class ProcessStrategy(Strategy):
         assert self.model is not None
         self.model.to(self.root_device)
         if self.world_size > 1:
-            shapes = {name: (*tensor.shape, tensor.dtype) for name, tensor in self.model.state_dict().items()}
-            self.processes.check_alike({**{name: version_of(name) for name in PACKAGES}, "the module": shapes})
+            tensors = {f"the module's {name}": (*t.shape, t.dtype) for name, t in self.model.state_dict().items()}
+            self.processes.check_alike({**{name: version_of(name) for name in PACKAGES}, **tensors})
             for tensor in (*self.model.parameters(), *self.model.buffers()):
                 # As bytes: not every communication backend knows every number type.
                 values = tensor.detach().reshape(-1).clone()

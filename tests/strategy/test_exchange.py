@@ -202,13 +202,13 @@ DIFFERENT = {
         lambda module: vars(module.trainer.strategy).update(
             cost=replace(module.trainer.strategy.cost, aux_dataloader=public_loader(count=190))
         ),
-        "the public data is .*records=190",
+        "the public data is .*190",
     ),
     "training data": (
         lambda module: vars(module.trainer.fit_loop._data_source).update(instance=loader(batch_size=6, count=54)),
         "num_records is 54, not 60",
     ),
-    "module": (lambda module: setattr(module, "out", nn.Linear(5, 4)), "the module is"),
+    "module": (lambda module: setattr(module, "out", nn.Linear(5, 4)), "the module's out.weight is"),
 }
 
 
