@@ -4,10 +4,11 @@ A release of Lightning or torch that renames one breaks its test in tests/strate
 AttributeError before the first release; none of them can fail silently into a weaker guarantee.
 """
 
-import io
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -130,13 +131,16 @@ class ForkLauncher(_MultiProcessingLauncher):
     def get_extra_results(self, trainer: Trainer) -> dict[str, Any]:
         strategy: Any = trainer.strategy
         fits = trainer.state.fn == TrainerFn.FITTING  # nothing else returns weights
-        state = io.BytesIO()  # tensors would be shared with a process that ends
-        torch.save(strategy.state_of_weights() if fits else None, state)
-        return {**super().get_extra_results(trainer), "state_of_weights": state.getvalue()}
+        # By a file: the pipe to the main process, which reads it when all have ended, holds 64 kB and then blocks.
+        handle, path = tempfile.mkstemp(suffix=".pt")
+        with os.fdopen(handle, "wb") as file:
+            torch.save(strategy.state_of_weights() if fits else None, file)
+        return {**super().get_extra_results(trainer), "state_of_weights": path}
 
     @override
     def update_main_process_results(self, trainer: Trainer, extra: dict[str, Any]) -> None:
         super().update_main_process_results(trainer, extra)
         strategy: Any = trainer.strategy
-        state = io.BytesIO(extra["state_of_weights"])
-        strategy.take_back(torch.load(state, map_location="cpu", weights_only=True))
+        path = Path(extra["state_of_weights"])
+        strategy.take_back(torch.load(path, map_location="cpu", weights_only=True))
+        path.unlink()
