@@ -21,8 +21,7 @@ from lightning_gep.algorithm.noise import SystemNoise
 from lightning_gep.gradients.interface import Backend
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.strategy.data import PoissonLoader
-from lightning_gep.strategy.processes import SharedBasis
-from lightning_gep.strategy.settings import CostSettings
+from lightning_gep.strategy.exchange import SharedBasis
 
 REST = "Lightning, optimizer and the rest"
 ORDER = (
@@ -131,7 +130,7 @@ def main() -> None:
     """Profile a setting, and write the figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile_step", description=__doc__)
     parser.add_argument("setting", choices=list(SETTINGS), default="resnet20", nargs="?")
-    parser.add_argument("--steps", type=int, default=max(4, CostSettings.refresh_every))
+    parser.add_argument("--steps", type=int, default=4)
     options = parser.parse_args()
     with quietly_elsewhere():
         seconds = profile(SETTINGS[options.setting], options.steps)

@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from rich.progress import Progress
 
 from benchmarks.machine import description
+from benchmarks.measure import quietly_elsewhere
+from benchmarks.processes import STEPS, in_processes, table
 from benchmarks.run import HERE, in_a_process, step_seconds, steps_of
 from benchmarks.settings import PROBES, SETTINGS
 from benchmarks.tables import NAMES
@@ -66,9 +68,14 @@ def main() -> None:
     """Measure what is not there yet, and draw."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
     parser.add_argument("--axes", nargs="*", default=[], help="n, m, k, p, groups or microbatch; all by default")
+    parser.add_argument("--processes", type=int, nargs="+", help="only a step in so many processes, e.g. 1 2 4")
+    parser.add_argument("--records", type=int, default=64, help="records of that step, over all processes (default 64)")
     parser.add_argument("--output", type=Path, default=HERE / "results", help="where the figures go")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
+    if options.processes:
+        compare_processes(options.processes, options.records, options.output / "processes.json")
+        return
     file = options.output / "scaling.json"
     results = json.loads(file.read_text()) if file.exists() else {"axes": {}}
     results |= {"date": str(date.today()), "threads": torch.get_num_threads(), "machine": description()}
@@ -84,6 +91,17 @@ def main() -> None:
                     progress.advance(task)
             file.write_text(json.dumps(results, indent=2) + "\n")
     draw_scaling(results, options.output / "scaling.svg")
+
+
+def compare_processes(counts: list[int], records: int, file: Path) -> None:
+    """CPU seconds, memory and bytes of a step of ResNet20 in so many processes, printed and written down."""
+    results: dict[str, Any] = {"date": str(date.today()), "machine": description(), "records": records, "steps": {}}
+    torch.set_num_threads(1)
+    for contender in STEPS:
+        with quietly_elsewhere():
+            results["steps"][contender] = {str(n): in_processes(contender, n, BASE, records) for n in counts}
+        file.write_text(json.dumps(results, indent=2) + "\n")
+    print(table(results["steps"]))
 
 
 def figures(point: Point) -> dict[str, Any]:

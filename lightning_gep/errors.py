@@ -27,6 +27,10 @@ class LedgerError(RuntimeError):
     """The ledger of releases is missing, damaged, of another run, or held by another process."""
 
 
+class ProcessLostError(RuntimeError):
+    """Another process of the run has failed, was killed, or does not answer."""
+
+
 class PrivateRecordError(RuntimeError):
     """An error of the user's code on private records. Its message is withheld: it may hold their values."""
 

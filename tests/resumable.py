@@ -23,7 +23,7 @@ def every_step(directory, **settings):
     return ModelCheckpoint(directory, "{step}", save_top_k=-1, every_n_train_steps=1, **settings)
 
 
-def run(directory, using, steps=STEPS, checkpoint=None, callbacks=(), **settings):
+def run(directory, using, steps=STEPS, checkpoint=None, callbacks=(), batch_size=12, **settings):
     trained = module()
     enabled = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
     fit = trainer(
@@ -35,7 +35,7 @@ def run(directory, using, steps=STEPS, checkpoint=None, callbacks=(), **settings
         max_epochs=-1,
         **settings,
     )
-    fit.fit(trained, loader(), ckpt_path=checkpoint)
+    fit.fit(trained, loader(batch_size), ckpt_path=checkpoint)
     return trained, fit
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from lightning_gep.algorithm.basis import Basis, FactoredRows
 from lightning_gep.algorithm.clipping import clip_factors, residual_norm_bound
 from lightning_gep.algorithm.diagnostics import Diagnostics
+from lightning_gep.algorithm.exchange import Exchange
 from lightning_gep.algorithm.linalg import row_norms, weighted_sum
 from lightning_gep.algorithm.noise import Noise
 from lightning_gep.algorithm.subspace import Anchors, BasisSource
@@ -32,7 +33,7 @@ def gradient_embedding_perturbation(
     microbatch_size: int = 1,
     step: int,
     charge: Callable[[], None],
-    all_reduce: Callable[[Tensor], Tensor] = lambda total: total,
+    exchange: Exchange | None = None,
 ) -> tuple[Tensor, Diagnostics]:
     """Return one private gradient, as in Algorithm 1 (there: m anchors, n records, thresholds S₁ and S₂).
 
@@ -53,28 +54,32 @@ def gradient_embedding_perturbation(
             another size round differently, so without padding one record could change how others are rounded.
         step: The step's number.
         charge: Called after the sums are formed and before any noise is drawn.
-        all_reduce: Sums over processes. Each process contributes its share of the records and one of them the noise;
-            the result is rounded to a grid that depends only on the noise (see `on_a_grid`).
+        exchange: Adds up over processes. Each contributes its share of the records and one of them the noise; the
+            result is rounded to a grid that depends only on the noise (see `on_a_grid`). None: there is one process.
 
     """
     # First stage: an orthonormal basis B of the anchor subspace.
     B = subspace.at_step(step, anchors)
+    exchange = exchange or Exchange()
 
     # Second stage: embeddings W = GBᵀ and residuals R = G − WB, their rows clipped to S₁ and S₂, summed.
     sums = Sums.zero(B)
+    within = exchange.thresholds(release, (B.dimension, B.num_parameters), expected_batch_size)
     for G in private_gradients:
         if isinstance(G, Tensor):
-            sums.add(B.coordinates(zero_padded(G, microbatch_size))[: len(G)], B, release, microbatch_size)
+            sums.add(B.coordinates(zero_padded(G, microbatch_size))[: len(G)], B, within, microbatch_size)
         else:
-            sums.add_factored(G, B, release)
+            sums.add_factored(G, B, within)
         del G  # free it before the next microbatch is computed
 
     # Third stage: perturb both sums, w̃ = w + z₁ and r̃ = r + z₂, and put them together: ṽ = (w̃B + r̃)/n̄.
     charge()
     w = perturb(sums.embedding, release.embedding, noise, step, "embedding")
     r = perturb(sums.residual(B), release.residual, noise, step, "residual")
-    w, r = (None if part is None else all_reduce(part) for part in (w, r))
-    w, r = on_a_grid(w, release.embedding), on_a_grid(r, release.residual)
+    w, r = (
+        None if noisy is None or part is None else on_a_grid(exchange.total(noisy, part, expected_batch_size), part)
+        for noisy, part in ((w, release.embedding), (r, release.residual))
+    )
     return B.gradient(reconstruct(w, r, B)) / expected_batch_size, sums.diagnostics
 
 
@@ -162,14 +167,14 @@ def perturb(total: Tensor, part: Part | None, noise: Noise, step: int, name: str
     return total + part.noise_std * noise.normal(len(total), step=step, part=name, device=total.device)
 
 
-def on_a_grid(noisy: Tensor | None, part: Part | None) -> Tensor | None:
+def on_a_grid(noisy: Tensor, part: Part) -> Tensor:
     """Round the noisy sum to multiples of a public number, at most a millionth of the noise's standard deviation.
 
     The low bits of a float64 sum reveal its terms whatever the noise: near zero, 0.7 + z is a multiple of 2⁻⁵³ while z
     alone is not (Mironov 2012). Each grid point covers thousands of float64 numbers, so every one of them is possible
     with and without any record.
     """
-    if noisy is None or part is None or part.noise_std == 0.0:
+    if part.noise_std == 0.0:
         return noisy
     unit = 2.0 ** (math.floor(math.log2(part.noise_std)) - BITS_BELOW_NOISE)  # division by a power of 2 is exact
     return torch.round(noisy / unit) * unit

@@ -11,7 +11,7 @@ Privacy: the map from g to z is public, and z itself is clipped, so a step is on
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -160,12 +160,18 @@ class TensorSpectrum:
             new(tuple(sides), dtype=torch.float64),
         )
 
-    def fade(self, kept: float) -> None:
-        """Reduce the weight of what was seen so far."""
-        self.energies *= kept
-        for covariance in self.covariances:
-            if covariance is not None:
-                covariance *= kept
+    def empty(self) -> "TensorSpectrum":
+        """The same coordinates, with no anchors seen."""
+        covariances = [None if c is None else torch.zeros_like(c) for c in self.covariances]
+        return TensorSpectrum(covariances, list(self.bases), torch.zeros_like(self.energies))
+
+    def absorb(self, new: "TensorSpectrum", kept: float) -> None:
+        """Reduce the weight of what was seen so far and add what is new, in the same coordinates."""
+        self.energies = kept * self.energies + new.energies
+        self.covariances = [
+            None if old is None or other is None else kept * old + other
+            for old, other in zip(self.covariances, new.covariances, strict=True)
+        ]
 
     def add(self, gradients: Tensor, weight: float) -> None:
         """Add anchor gradients (n × size), each with this weight."""
@@ -175,6 +181,22 @@ class TensorSpectrum:
                 rows = sides.movedim(side + 1, 0).flatten(1)
                 covariance += weight * (rows @ rows.T).double()
         self.energies += weight * _turned(sides, tuple(self.bases)).square().sum(0).double()
+
+    def packed(self) -> list[Tensor]:
+        """All numbers, those of a symmetric matrix once, in float32: what processes add up."""
+        triangles = [c[tuple(torch.triu_indices(*c.shape, device=c.device))] for c in self.covariances if c is not None]
+        return [numbers.flatten().float() for numbers in (*triangles, self.energies)]
+
+    def unpack(self, numbers: Tensor) -> Tensor:
+        """Take the numbers of `packed` from the beginning of a vector, and return the rest of it."""
+        for covariance in (c for c in self.covariances if c is not None):
+            upper = torch.triu_indices(*covariance.shape, device=numbers.device)
+            own, numbers = numbers.tensor_split((upper.shape[1],))
+            covariance[tuple(upper)] = own.double()
+            covariance.copy_(covariance.triu() + covariance.triu(1).T)
+        own, numbers = numbers.tensor_split((self.energies.numel(),))
+        self.energies.copy_(own.view_as(self.energies))
+        return numbers
 
     @property
     def is_separable(self) -> bool:
@@ -239,29 +261,30 @@ class TrackedSpectrum(Subspace):
         kept = self.decay ** max(1, step - self._refreshed_at)
         if not self._spectra:
             # The energies need a basis to be measured in, so the first refresh sweeps the anchors twice.
-            for gradients in self._parts(anchors):
-                self._add(gradients, 1.0)
+            self._spectra = self._seen(anchors, 1.0)
             self._turn()
-            for spectrum in self._spectra:
-                spectrum.energies.zero_()
-                spectrum.covariances = [None if c is None else torch.zeros_like(c) for c in spectrum.covariances]
-        for spectrum in self._spectra:
-            spectrum.fade(kept)
-        for gradients in self._parts(anchors):
-            self._add(gradients, (1 - kept) / self.num_anchors)
+            self._spectra = [spectrum.empty() for spectrum in self._spectra]
+        seen = self._seen(anchors, (1 - kept) / self.num_anchors)
+        for spectrum, new in zip(self._spectra, seen, strict=True):
+            spectrum.absorb(new, kept)
         self._turn()
         return self._basis() if self._spectra else None
 
-    def _parts(self, anchors: Anchors) -> Iterator[tuple[Tensor, ...]]:
+    def _seen(self, anchors: Anchors, weight: float) -> list[TensorSpectrum]:
+        """Sums over the anchors of all processes, in the coordinates as they are."""
+        spectra = [spectrum.empty() for spectrum in self._spectra]
         for gradients in anchors():
-            if not self._spectra:
-                self._spectra = [TensorSpectrum.zero(sides, gradients) for sides in self._sides]
+            if not spectra:
+                spectra = [TensorSpectrum.zero(sides, gradients) for sides in self._sides]
             with full_precision(gradients.device):
-                yield finite_rows(gradients).split(self.sizes, dim=1)
-
-    def _add(self, parts: tuple[Tensor, ...], weight: float) -> None:
-        for spectrum, part in zip(self._spectra, parts, strict=True):
-            spectrum.add(part, weight)
+                parts = finite_rows(gradients).split(self.sizes, dim=1)
+                for spectrum, part in zip(spectra, parts, strict=True):
+                    spectrum.add(part, weight)
+        if self.exchange.world_size > 1 and spectra:
+            total = self.exchange.sum(torch.cat([part for spectrum in spectra for part in spectrum.packed()]))
+            for spectrum in spectra:
+                total = spectrum.unpack(total)
+        return spectra
 
     def _turn(self) -> None:
         for spectrum in self._spectra:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_gep.algorithm.basis import Basis, full_precision
+from lightning_gep.algorithm.exchange import Exchange
 from lightning_gep.algorithm.linalg import orthonormalise, rescaled, scale_of
 from lightning_gep.arguments import positive_integer
 from lightning_gep.errors import ConfigurationError
@@ -51,6 +52,9 @@ class Subspace(ABC):
     and keeping it costs no privacy. A refresh gives at most `quotas` rows per group, fewer where the anchors span
     fewer directions.
     """
+
+    exchange = Exchange()
+    """How anchors that are divided over processes come together: each sweeps its share, and all get the same basis."""
 
     def __init__(self, sizes: Sequence[int], quotas: Sequence[int], *, refresh_every: int = 1) -> None:
         positive_integer("refresh_every", refresh_every, "It is the number of steps between two updates of the basis.")
@@ -150,6 +154,8 @@ class PowerSubspace(Subspace):
                     del gradients, columns, part  # free them before the next microbatch is computed
             if not blocks:
                 return None
+            for product, block in zip(products, blocks, strict=True):
+                product.add_up(block, self.exchange)
             parts = [orthonormalise(product.value(block)) for product, block in zip(products, blocks, strict=True)]
             blocks = [rows for rows, _ in parts]
         return Basis.joined(parts)
@@ -177,6 +183,12 @@ class ScaledSum:
             self._sum = embedding.T @ scaled
         else:
             self._sum.addmm_(embedding.T, scaled)
+
+    def add_up(self, like: Tensor, exchange: Exchange) -> None:
+        """Make it the sum over all processes, in the largest of their units."""
+        if exchange.world_size > 1 and (largest := exchange.largest(self._scale)) > 0:
+            own = torch.zeros_like(like) if self._sum is None else self._sum.mul_((self._scale / largest) ** 2)
+            self._sum, self._scale = exchange.sum(own), largest
 
     def value(self, block: Tensor) -> Tensor:
         """The sum up to a positive factor; no rows if there was nothing but zeros."""

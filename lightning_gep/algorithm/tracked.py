@@ -146,7 +146,7 @@ class TrackedSubspace(Subspace):
         kept = self.decay ** max(1, step - self._refreshed_at)
         for block in self._blocks:
             block.covariance = block.covariance * kept
-        for gradients in anchors():
+        for gradients in map(self.exchange.gather, anchors()):
             if not self._blocks:
                 self._blocks = [_empty_block(*shape, gradients) for shape in zip(self.quotas, self.sizes, strict=True)]
             with full_precision(gradients.device):

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, Subset
 from typing_extensions import override
 
 from lightning_gep.algorithm.clipping import MARGIN
+from lightning_gep.algorithm.exchange import Exchange
 from lightning_gep.algorithm.noise import NoNoise
 from lightning_gep.errors import ConfigurationError, PrivateRecordError
 from lightning_gep.gradients.batches import Constant, batch_size, record_leaves, replace_leaves, take
@@ -34,8 +35,8 @@ from lightning_gep.gradients.randomness import held_generators, random_state_kep
 from lightning_gep.gradients.snapshot import Snapshot, reachable, same_value
 from lightning_gep.privacy.release import Release
 from lightning_gep.strategy.data import EmptyBatch, PrivateBatch, loader_options
+from lightning_gep.strategy.exchange import SharedBasis
 from lightning_gep.strategy.fit import Fit
-from lightning_gep.strategy.processes import SharedBasis
 from lightning_gep.strategy.strategy import GEPStrategy
 
 SCALES = {"zeros": 0.0, "tiny": 1e-30, "large": 1e4, "huge": 1e8, "1e30": 1e30, "infinite": math.inf, "NaN": math.nan}
@@ -158,6 +159,17 @@ class Tape:
         return total if self.frozen is None else self.frozen.sums[len(self.sums) - 1].clone()
 
 
+class TapedExchange(Exchange):
+    """The exchange of a fit, with what it adds up on tape."""
+
+    def __init__(self, exchange: Exchange, tape: Tape) -> None:
+        self.thresholds, self._exchange, self._tape = exchange.thresholds, exchange, tape  # type: ignore[method-assign]
+
+    @override
+    def total(self, *arguments: Any) -> Tensor:
+        return self._tape.release(self._exchange.total(*arguments))
+
+
 class ReplayStrategy(GEPStrategy):
     """Plays every step but the first many times before it is made; training itself goes on undisturbed."""
 
@@ -185,11 +197,6 @@ class ReplayStrategy(GEPStrategy):
     @override
     def training_step(self, batch: PrivateBatch, *arguments: Any, **kwargs: Any) -> Tensor:
         return super().training_step(batch if self._tape is None else PrivateBatch(self._drawn), *arguments, **kwargs)
-
-    @override
-    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        total = super().reduce(tensor, group, reduce_op)
-        return total if self._tape is None else self._tape.release(total)
 
     @override
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
@@ -293,7 +300,8 @@ def _watched(fit: Fit, tape: Tape) -> Fit:
     vars(fit.gradients)["of_private"] = lambda batch: tape.watch(type(fit.gradients).of_private(fit.gradients, batch))
     account: Any = SimpleNamespace(plan=fit.account.plan, charge=tape.charge)
     checks: Any = SimpleNamespace(before_a_release=lambda *_: None)
-    return replace(fit, account=account, checks=checks, noise=fit.noise if isinstance(fit.noise, NoNoise) else tape)
+    noise: Any = fit.noise if isinstance(fit.noise, NoNoise) else tape
+    return replace(fit, account=account, checks=checks, noise=noise, exchange=TapedExchange(fit.exchange, tape))
 
 
 def _changed(record: Any, kind: str, pool: Any, chance: random.Random) -> Any:

@@ -12,13 +12,13 @@ from lightning.pytorch.plugins import Precision
 from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 
+from lightning_gep.algorithm.exchange import Exchange
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.noise import Noise, NoNoise, make_noise
 from lightning_gep.algorithm.spectral import TrackedSpectrum
-from lightning_gep.algorithm.subspace import BasisSource, NoSubspace, PowerSubspace, RandomSubspace, Subspace
+from lightning_gep.algorithm.subspace import Anchors, BasisSource, NoSubspace, PowerSubspace, RandomSubspace, Subspace
 from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.algorithm.tracked import TrackedSubspace
-from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.ghost import GhostGradients
 from lightning_gep.gradients.memory import check_basis_fits, check_rows_fit, keep_freed_memory
 from lightning_gep.gradients.mixing import RECORDS_TRIED, check_collate
@@ -29,10 +29,11 @@ from lightning_gep.privacy.plan import check_same_plan
 from lightning_gep.privacy.run_size import limited, total_steps
 from lightning_gep.privacy.sampling import PoissonSampler, Secret, seeded_secret
 from lightning_gep.strategy.data import common_lengths, loader_options
+from lightning_gep.strategy.exchange import Collectives, SharedBasis
 from lightning_gep.strategy.logs import quiet
 from lightning_gep.strategy.origins import Origin
 from lightning_gep.strategy.persons import PerPerson, single_records
-from lightning_gep.strategy.processes import Processes, SharedBasis
+from lightning_gep.strategy.processes import Processes
 from lightning_gep.strategy.public_data import (
     PublicRecords,
     PublicStream,
@@ -56,6 +57,8 @@ class Fit:
     """What the steps of a fit use; nothing of it is replaced while they run."""
 
     account: PrivacyAccount
+    cost: CostSettings
+    exchange: Exchange
     chosen: Thresholds
     """Basis size and thresholds: given by the user, or chosen on public data."""
     gradients: StepGradients
@@ -72,15 +75,11 @@ class Fit:
     card: RunCard | None
     """Only in the first process."""
 
-    @property
-    def first_anchors(self) -> int:
-        """Public records of the first refresh: a basis has to fill all its directions."""
-        return ANCHORS_OF_FIRST_SPECTRUM if self.account.plan.release.embedding is None else self.chosen.k
-
-    @property
-    def is_filling(self) -> bool:
-        """Whether the basis has yet to be computed."""
-        return isinstance(self.basis_source, SharedBasis) and self.basis_source.is_new
+    def anchors_at(self, step: int) -> Anchors:
+        """The share of a refresh's public records; the first refresh has to fill all directions of a basis."""
+        first = ANCHORS_OF_FIRST_SPECTRUM if self.account.plan.release.embedding is None else self.chosen.k
+        filling = isinstance(self.basis_source, SharedBasis) and self.basis_source.is_new
+        return self.anchors(self.cost.anchors_due(first, filling=filling), step)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: plain values and public tensors, no secret."""
@@ -113,6 +112,7 @@ def prepare_fit(
     does to a public batch what Lightning does to a training batch. Raises ConfigurationError for data, modules and
     settings that cannot be trained privately.
     """
+    cost = cost.over(processes.world_size, settings.mechanism)
     persons = loader.dataset if isinstance(loader.dataset, PerPerson) else None
     records, batch_size = len(loader.dataset), (loader.batch_size or 1) * processes.world_size  # type: ignore[arg-type]
     steps_per_epoch = -(-len(loader) // processes.world_size)
@@ -150,6 +150,10 @@ def prepare_fit(
     )
     with as_hooks_may_leave_it(module, trainer) as frozen_norms:
         public, public_records = _find_public_data(settings, cost, trainer, module, loader)
+        of_cost = {name: value for name, value in vars(cost).items() if name not in ("aux_dataloader", "groups")}
+        of_public = public_records and (public_records.name, public_records.records, public_records.sha256)
+        of_groups = dict(zip(groups.names, groups.sizes, strict=True))
+        processes.check_alike({**vars(settings), **of_cost, **size, "the public data": of_public, "groups": of_groups})
         tried = stand_in_records(loader) if public is None else public.records(RECORDS_TRIED)
         with quiet():
             lengths = common_lengths(loader.dataset) if check_collate(loader, tried) else None
@@ -178,7 +182,10 @@ def prepare_fit(
             chosen, account = Thresholds(**state["chosen"]), continued.account
             _check_same_guarantee(settings.with_choices(**vars(chosen)), account, size)
             account.private = account.private and settings.private
-    _check_processes_agree(account, processes)
+    processes.check_alike(account.plan.to_state())
+
+    exchange = Collectives(processes, gradients.device) if processes.world_size > 1 else Exchange()
+    anchors.divide(exchange)
 
     facts = RunFacts(
         mechanism=mechanism_section(settings, cost, chosen, groups, account.plan),
@@ -195,11 +202,13 @@ def prepare_fit(
     secret = Secret(processes.broadcast(Secret().reveal())) if seed is None else seeded_secret(seed)
     return Fit(
         account,
+        cost,
+        exchange,
         chosen,
         gradients,
         anchors,
         checks,
-        _basis_source(settings, cost, gradients, processes, chosen.k, state.get("subspace")),
+        _basis_source(settings, cost, gradients, processes, exchange, chosen.k, state.get("subspace")),
         make_noise(settings.generator, settings.seed) if processes.is_first else NoNoise(),
         PoissonSampler(
             records,
@@ -223,6 +232,7 @@ def _basis_source(
     cost: CostSettings,
     gradients: StepGradients,
     processes: Processes,
+    exchange: Exchange,
     k: int,
     saved: dict[str, Any] | None,
 ) -> BasisSource:
@@ -231,7 +241,7 @@ def _basis_source(
         return NoSubspace(groups.num_parameters, torch.zeros(0, dtype=gradients.dtype, device=device))
     by_k = settings.uses_basis
     subspace = make_subspace(cost, groups.sizes, groups.quotas(k)) if by_k else make_spectrum(cost, groups)
-    shared = SharedBasis(subspace, processes, device)
+    shared = SharedBasis(subspace, processes, exchange, device)
     shared.load_state_dict(saved)
     return shared
 
@@ -239,12 +249,10 @@ def _basis_source(
 def make_subspace(cost: CostSettings, sizes: Sequence[int], quotas: Sequence[int]) -> Subspace:
     """The source of the basis; raises ConfigurationError for settings it cannot work with."""
     if cost.subspace == "tracked":
-        return TrackedSubspace(
-            sizes, quotas, num_anchors=cost.anchors, decay=cost.decay, refresh_every=cost.refresh_every
-        )
+        return TrackedSubspace(sizes, quotas, num_anchors=cost.anchors, decay=cost.decay, refresh_every=cost.interval)
     if cost.subspace == "power":
-        return PowerSubspace(sizes, quotas, iterations=cost.power_iterations, refresh_every=cost.refresh_every)
-    return RandomSubspace(sizes, quotas, refresh_every=cost.refresh_every)
+        return PowerSubspace(sizes, quotas, iterations=cost.power_iterations, refresh_every=cost.interval)
+    return RandomSubspace(sizes, quotas, refresh_every=cost.interval)
 
 
 def make_spectrum(cost: CostSettings, groups: ParameterGroups) -> TrackedSpectrum:
@@ -253,7 +261,7 @@ def make_spectrum(cost: CostSettings, groups: ParameterGroups) -> TrackedSpectru
         groups.shapes,
         num_anchors=cost.anchors,
         decay=cost.decay,
-        refresh_every=cost.refresh_every,
+        refresh_every=cost.interval,
         precondition=cost.precondition,
     )
 
@@ -308,13 +316,3 @@ def _check_same_guarantee(settings: PrivacySettings, account: PrivacyAccount, si
     check_same_plan(saved, replace(asked, planned_steps=saved.planned_steps, target_epsilon=target))
     if raised:
         account.plan = replace(saved, target_epsilon=settings.epsilon)
-
-
-def _check_processes_agree(account: PrivacyAccount, processes: Processes) -> None:
-    own = account.plan.to_state()
-    first = processes.broadcast(own)
-    if first != own:
-        raise ConfigurationError(
-            f"Process {processes.rank} has different privacy settings from process 0: {own} instead of {first}. Start "
-            "all processes with the same configuration."
-        )

@@ -4,18 +4,22 @@ A release of Lightning or torch that renames one breaks its test in tests/strate
 AttributeError before the first release; none of them can fail silently into a weaker guarantee.
 """
 
-import io
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors import accelerator_connector
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.data import _update_dataloader
 from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 from typing_extensions import override
 
 TRANSFER_HOOK = "_on_before_batch_transfer"
@@ -41,6 +45,28 @@ def train_loader_in_list(trainer: Trainer) -> bool:
     """Whether the train loader was passed to `fit` in a list of one, so that its batches come in such a list, too."""
     given = source_of_training_data(trainer)
     return isinstance(given, list | tuple) and len(given) == 1
+
+
+def divides_evaluation(trainer: Trainer) -> bool:
+    """Whether the user leaves `Trainer(use_distributed_sampler=True)`. Lightning keeps it only here."""
+    return trainer._accelerator_connector.use_distributed_sampler
+
+
+def ordinary_batches(loader: Any) -> BatchSampler | None:
+    """How a loader makes its batches, if it does so from all records; also where Lightning notes their indices."""
+    batches = getattr(loader, "batch_sampler", None)
+    batches = batches._batch_sampler if isinstance(batches, _IndexBatchSamplerWrapper) else batches
+    if type(batches) is not BatchSampler or type(batches.sampler) not in (SequentialSampler, RandomSampler):
+        return None
+    return batches
+
+
+def with_sampler(loader: DataLoader[Any], sampler: Any, trainer: Trainer) -> object:
+    """The same loader, of the user's type, with another sampler. Lightning has the only function that makes one."""
+    if isinstance(loader.batch_sampler, _IndexBatchSamplerWrapper):  # which that function takes for the user's
+        loader.batch_sampler._batch_sampler.sampler = sampler  # type: ignore[attr-defined]
+        return loader
+    return _update_dataloader(loader, sampler, mode=trainer.state.stage)
 
 
 def attached_trainer(module: LightningModule) -> Any:
@@ -105,13 +131,16 @@ class ForkLauncher(_MultiProcessingLauncher):
     def get_extra_results(self, trainer: Trainer) -> dict[str, Any]:
         strategy: Any = trainer.strategy
         fits = trainer.state.fn == TrainerFn.FITTING  # nothing else returns weights
-        state = io.BytesIO()  # tensors would be shared with a process that ends
-        torch.save(strategy.state_of_weights() if fits else None, state)
-        return {**super().get_extra_results(trainer), "state_of_weights": state.getvalue()}
+        # By a file: the pipe to the main process, which reads it when all have ended, holds 64 kB and then blocks.
+        handle, path = tempfile.mkstemp(suffix=".pt")
+        with os.fdopen(handle, "wb") as file:
+            torch.save(strategy.state_of_weights() if fits else None, file)
+        return {**super().get_extra_results(trainer), "state_of_weights": path}
 
     @override
     def update_main_process_results(self, trainer: Trainer, extra: dict[str, Any]) -> None:
         super().update_main_process_results(trainer, extra)
         strategy: Any = trainer.strategy
-        state = io.BytesIO(extra["state_of_weights"])
-        strategy.take_back(torch.load(state, map_location="cpu", weights_only=True))
+        path = Path(extra["state_of_weights"])
+        strategy.take_back(torch.load(path, map_location="cpu", weights_only=True))
+        path.unlink()

@@ -1,23 +1,35 @@
-"""One process or several: how they start, how they talk to each other, and the basis they share."""
+"""One process or several: how they start, and how they talk to each other."""
 
 import sys
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lightning_gep.algorithm.basis import Basis
-from lightning_gep.algorithm.subspace import Anchors, Subspace
 from lightning_gep.arguments import quoted
-from lightning_gep.errors import ConfigurationError
-from lightning_gep.strategy.internals import ForkLauncher, ScriptLauncher, in_a_notebook
+from lightning_gep.errors import ConfigurationError, ProcessLostError
+from lightning_gep.privacy.card.software import PACKAGES, version_of
+from lightning_gep.strategy.internals import (
+    ForkLauncher,
+    ScriptLauncher,
+    current_hook,
+    divides_evaluation,
+    in_a_notebook,
+    ordinary_batches,
+    with_sampler,
+)
+from lightning_gep.strategy.logs import EVALUATION
 
 T = TypeVar("T")
 CONFIG_FLAGS = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd")
@@ -31,11 +43,38 @@ class Processes:
     world_size: int
     broadcast: Callable[[Any], Any]
     """The first process' object, in every process."""
+    gather: Callable[[Any], list[Any]]
+    """The objects of all processes, in every process."""
 
     @property
     def is_first(self) -> bool:
         """Whether this is the process that draws noise and writes files."""
         return self.rank == 0
+
+    def check_alike(self, facts: Mapping[str, Any]) -> None:
+        """Raises ConfigurationError in all processes if one of them has other settings, data, modules or versions."""
+        first, *others = self.gather({name: str(value) for name, value in facts.items()})
+        for rank, other in enumerate(others, 1):
+            names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
+            differ = [f"{name} is {other.get(name)}, not {first.get(name)}" for name in names]
+            if differ:
+                raise ConfigurationError(
+                    f"Process {rank} differs from process 0: {'; '.join(differ)}. Start all processes with the same "
+                    "configuration, data and package versions."
+                )
+
+
+@contextmanager
+def in_contact(rank: int) -> Iterator[None]:
+    """What a lost process looks like to torch, as a ProcessLostError."""
+    try:
+        yield
+    except RuntimeError as error:  # torch's errors of connections are of this type
+        raise ProcessLostError(
+            f"Process {rank} has lost contact with another process, which has failed, was killed, or did not answer in "
+            "time (GEPStrategy(timeout=...)); the cause is in that process' output. All releases so far are in the "
+            f"ledger: resume from the last checkpoint, and ε goes on from there. ({str(error).partition(chr(10))[0]})"
+        ) from error
 
 
 def _of_ddp(name: str, doc: str) -> Any:
@@ -48,7 +87,7 @@ class ProcessStrategy(Strategy):
 
     A `DDPStrategy` makes the connections. It is a part and not the parent: Lightning refuses its subclasses in
     notebooks and on Apple's accelerator even for a single device, and it would average gradients that are not private.
-    Validation, test and prediction data are not divided: every process evaluates all of it.
+    Validation, test and prediction data are divided over the processes: see `divided`.
     """
 
     child_command: Sequence[str] | None = None
@@ -60,10 +99,10 @@ class ProcessStrategy(Strategy):
     num_processes: Any = _of_ddp("num_processes", "Number of processes on this node.")
     node_rank: Any = _of_ddp("node_rank", "Index of this node.")
 
-    def __init__(self, start_method: str = "popen", **kwargs: Any) -> None:
+    def __init__(self, start_method: str = "popen", timeout: float = 1800.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._start_method = start_method
-        self._ddp = DDPStrategy(start_method="popen")
+        self._ddp = DDPStrategy(start_method="popen", timeout=timedelta(seconds=timeout))
 
     @property
     def world_size(self) -> int:
@@ -83,7 +122,29 @@ class ProcessStrategy(Strategy):
     @property
     def processes(self) -> Processes:
         """What others need to know about the processes of this run."""
-        return Processes(self.global_rank, self.world_size, self.broadcast)
+        return Processes(self.global_rank, self.world_size, self.broadcast, self._gather)
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether Lightning averages over processes what a hook logs with `sync_dist=True`: in evaluation only."""
+        module = self.lightning_module
+        return self.world_size > 1 and module is not None and (current_hook(module) or "").startswith(EVALUATION)
+
+    def divided(self, loader: object, trainer: Trainer) -> object:
+        """The loader of this process' share of the records to evaluate: each record is in one share.
+
+        Shares, and so numbers of batches, differ by at most one; Lightning's own sampler would repeat records instead.
+        Every process evaluates all records where one would have no batch, and so never meet the others to add up their
+        metrics; with a sampler of the user, which may give every process another order; and on request.
+        """
+        batches = ordinary_batches(loader) if divides_evaluation(trainer) else None
+        if self.world_size == 1 or batches is None or not isinstance(loader, DataLoader):
+            return loader
+        data: Any = loader.dataset
+        if len(data) // self.world_size < (batches.batch_size if batches.drop_last else 1):
+            return loader
+        share = UnrepeatedDistributedSampler(data, self.world_size, self.global_rank, shuffle=False)
+        return with_sampler(loader, share, trainer)
 
     @property
     @override
@@ -140,96 +201,56 @@ class ProcessStrategy(Strategy):
         assert self.model is not None
         self.model.to(self.root_device)
         if self.world_size > 1:
+            tensors = {f"the module's {name}": (*t.shape, t.dtype) for name, t in self.model.state_dict().items()}
+            self.processes.check_alike({**{name: version_of(name) for name in PACKAGES}, **tensors})
             for tensor in (*self.model.parameters(), *self.model.buffers()):
                 # As bytes: not every communication backend knows every number type.
                 values = tensor.detach().reshape(-1).clone()
-                torch.distributed.broadcast(values.view(torch.uint8), src=0)
+                with in_contact(self.global_rank):
+                    torch.distributed.broadcast(values.view(torch.uint8), src=0)
                 tensor.data.copy_(values.view(tensor.shape))
 
     # With one process each of these returns what it is given.
 
     @override
     def barrier(self, name: str | None = None) -> None:
-        self._ddp.barrier(name)
+        with in_contact(self.global_rank):
+            self._ddp.barrier(name)
 
     @override
     def broadcast(self, obj: T, src: int = 0) -> T:
-        return self._ddp.broadcast(obj, src)
+        with in_contact(self.global_rank):
+            return self._ddp.broadcast(obj, src)
+
+    def _gather(self, obj: T) -> list[T]:
+        found: list[Any] = [obj] * self.world_size
+        if self.world_size > 1:
+            with in_contact(self.global_rank):
+                torch.distributed.all_gather_object(found, obj)
+        return found
 
     @override
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        return self._ddp.reduce(tensor, group, reduce_op)
+        if isinstance(tensor, Tensor) and not tensor.is_floating_point():
+            tensor = tensor.double()  # the mean of 4 and 3 records would be 3
+        with in_contact(self.global_rank):
+            return self._ddp.reduce(tensor, group, reduce_op)
 
     @override
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        return self._ddp.all_gather(tensor, group, sync_grads)
+        with in_contact(self.global_rank):
+            return self._ddp.all_gather(tensor, group, sync_grads)
 
     @override
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        return self._ddp.reduce_boolean_decision(decision, all) if self.world_size > 1 else decision
+        with in_contact(self.global_rank):
+            return self._ddp.reduce_boolean_decision(decision, all) if self.world_size > 1 else decision
 
     @override
     def teardown(self) -> None:
         if self.cluster_environment is not None:
             self.cluster_environment.teardown()
         super().teardown()
-
-
-class SharedBasis:
-    """A `Subspace` in the first process, whose basis every process uses.
-
-    Embeddings are summed over processes, so all must use exactly the same basis. If each computed its own, differences
-    in hardware and random numbers would make them differ.
-    """
-
-    def __init__(self, subspace: Subspace, processes: Processes, device: torch.device) -> None:
-        self.subspace, self._processes, self._device = subspace, processes, device
-        self._shared: Basis | None = None
-
-    @property
-    def is_new(self) -> bool:
-        """Whether there is no basis yet."""
-        return self.subspace.basis is None
-
-    def at_step(self, step: int, anchors: Anchors) -> Basis:
-        """The basis for `step`."""
-        if self._processes.world_size == 1:
-            return self.subspace.at_step(step, anchors)
-        basis = self.subspace.at_step(step, anchors) if self._processes.is_first else self._shared
-        if self._processes.broadcast(basis is not self._shared):
-            received = self._processes.broadcast(None if basis is None else basis.to(torch.device("cpu")))
-            self._shared = basis if self._processes.is_first else received.to(self._device)
-        assert self._shared is not None
-        return self._shared
-
-    @property
-    def current(self) -> Basis:
-        """The basis of the last step."""
-        return self.subspace.current if self._shared is None else self._shared
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """The state for a checkpoint; None before the first step and in all processes but the first."""
-        return None if self.is_new else self.subspace.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Continue from a checkpoint. A basis of other groups or another subspace is replaced: it is public."""
-        if state is None:
-            return
-        if self.subspace.fits(state):
-            self.subspace.load_state_dict({name: self._here(value) for name, value in state.items()})
-        else:
-            warnings.warn(
-                "The basis in the checkpoint belongs to other parameter groups or another subspace, so a new one is "
-                "computed. Use the groups and subspace of the earlier run to keep it.",
-                stacklevel=2,
-            )
-
-    def _here(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._here(item) for item in value]
-        if isinstance(value, dict):
-            return {name: self._here(item) for name, item in value.items()}
-        return value.to(self._device) if isinstance(value, torch.Tensor) else value
 
 
 def child_command(program: Sequence[str] | None = None) -> tuple[list[str], str | None]:

@@ -59,12 +59,16 @@ class PublicStream:
     def batches(self, records: int, *, restart: bool = False) -> Iterator[Any]:
         """Batches with a total of `records` records; the last is cut to fit. `restart` begins a new pass."""
         if restart:
-            self._iterator = None
+            self.restart()
         while records > 0:
             batch = self._next()
             size = batch_size(batch)
             yield batch if size <= records else take(batch, slice(0, records))
             records -= size
+
+    def restart(self) -> None:
+        """Begin a new pass with the next batch."""
+        self._iterator = None
 
     def _next(self) -> Any:
         if self._iterator is not None:

@@ -9,11 +9,13 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
+from lightning_gep.algorithm.exchange import Exchange
 from lightning_gep.algorithm.linalg import row_norms
 from lightning_gep.algorithm.subspace import Anchors, Subspace, finite_rows
 from lightning_gep.algorithm.thresholds import Thresholds, choose_clip_norm, choose_thresholds
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import microbatches
+from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.privacy.release import Release
 from lightning_gep.strategy.logs import SECONDS_UNNOTICED, progress_bar
 from lightning_gep.strategy.public_data import PublicStream
@@ -47,10 +49,18 @@ class PublicGradients:
         self._gradients, self._stream, self._sweeps = gradients, stream, sweeps
         self._like_a_training_batch = like_a_training_batch
         self._microbatch = min(gradients.largest_microbatch, num_anchors)
+        self._exchange = Exchange()
+
+    def divide(self, exchange: Exchange) -> None:
+        """From now on every process takes its share of each microbatch; their streams start anew, in step."""
+        self._exchange = exchange
+        if self._stream is not None and exchange.world_size > 1:
+            self._stream.restart()
 
     def __call__(self, count: int, step: int) -> Anchors:
         """Sweeps over `count` records: the same ones at each where iterations need that; with a seed, set by `step`."""
         held: list[Any] = []
+        counts: list[int] = []
 
         def records() -> Iterable[Any]:
             assert self._stream is not None, "a mechanism with a basis has public data"
@@ -62,12 +72,18 @@ class PublicGradients:
                     held.extend(self._stream.batches(count, restart=seed is not None))
             return held
 
+        def shares() -> Iterator[Any]:
+            for batch in map(self._like_a_training_batch, records()):
+                for part in microbatches(batch, self._microbatch):
+                    first, end = self._exchange.share(batch_size(part))
+                    counts.append(end - first)
+                    # A process without a share differentiates one record all the same, and drops it.
+                    yield take(part, slice(first, end) if end > first else slice(0, 1))
+
         def sweep() -> Iterator[Tensor]:
             with train_mode(self._gradients.module):
-                batches = map(self._like_a_training_batch, records())
-                yield from self._gradients.sweep(
-                    part for batch in batches for part in microbatches(batch, self._microbatch)
-                )
+                for rows in self._gradients.sweep(shares()):
+                    yield rows[: counts.pop()]
 
         return sweep
 

@@ -103,7 +103,7 @@ def mechanism_section(
         ],
         "subspace": cost.subspace if uses_basis else None,
         "num_anchors": cost.anchors if has_anchors else None,
-        "refresh_every": cost.refresh_every if has_anchors else None,
+        "refresh_every": cost.interval if has_anchors else None,
         "decay": cost.decay if tracked else None,
         "power_iterations": cost.power_iterations if uses_basis and cost.subspace == "power" else None,
         "precondition": cost.precondition if settings.mechanism == "spectral" else None,

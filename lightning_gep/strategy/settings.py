@@ -28,6 +28,10 @@ SubspaceName = Literal["tracked", "power", "random"]
 BackendName = Literal["auto", "functional", "ghost", "hooks", "loop"]
 StartMethod = Literal["popen", "fork", "forkserver", "spawn"]
 
+STEPS_BETWEEN_SUMS = 12
+"""Steps between two refreshes of mechanism="spectral" with several processes, which add up about as many numbers at a
+refresh as at a step: a tenth more bytes for a convolutional network."""
+
 
 @dataclass(frozen=True)
 class PrivacySettings:
@@ -143,7 +147,7 @@ class CostSettings:
     groups: "Grouping" = "balanced"
     subspace: SubspaceName = "tracked"
     num_anchors: int | None = None
-    refresh_every: int = 1
+    refresh_every: int | None = None
     decay: float = 0.95
     power_iterations: int = 1
     precondition: bool = False
@@ -151,12 +155,14 @@ class CostSettings:
     gradients: BackendName = "auto"
     aux_dataloader: "DataLoader[Any] | Callable[[], DataLoader[Any]] | None" = None
     start_method: StartMethod = "popen"
+    timeout: float = 1800.0
 
     def __post_init__(self) -> None:
         one_of("subspace", self.subspace, get_args(SubspaceName))
         one_of("gradients", self.gradients, get_args(BackendName))
         one_of("start_method", self.start_method, get_args(StartMethod))
         boolean("precondition", self.precondition)
+        finite_positive("timeout", self.timeout, "It is the number of seconds to wait for another process.")
         positive_integer("num_anchors", self.anchors, "It is the number of public records used by each refresh.")
         if self.microbatch_size != "auto":
             advice = "It is the number of records whose gradients are held at a time, or 'auto'."
@@ -166,6 +172,17 @@ class CostSettings:
     def anchors(self) -> int:
         """Public records of a refresh: by default the paper's 2000 for a cold start, 50 for a tracked subspace."""
         return (2000 if self.subspace == "power" else 50) if self.num_anchors is None else self.num_anchors
+
+    @property
+    def interval(self) -> int:
+        """Steps between two refreshes."""
+        return 1 if self.refresh_every is None else self.refresh_every
+
+    def over(self, world_size: int, mechanism: MechanismName) -> "CostSettings":
+        """These settings, with the default of `refresh_every` for so many processes."""
+        if self.refresh_every is not None or world_size == 1 or mechanism != "spectral":
+            return self
+        return replace(self, refresh_every=STEPS_BETWEEN_SUMS, num_anchors=STEPS_BETWEEN_SUMS * self.anchors)
 
     def anchors_due(self, first: int, *, filling: bool) -> int:
         """Public records of the next refresh; the first refresh of a tracked subspace takes at least `first`."""

@@ -83,7 +83,8 @@ class GEPStrategy(AccountedStrategy):
             anew, as in the paper; "random" needs no public gradients and serves as a baseline.
         num_anchors: Public records per refresh of the basis. Default None: 50, or 2000 for "power". More give a better
             basis and cost as much time as private records.
-        refresh_every: Steps between two refreshes. Default 1; larger values are faster, with an older basis.
+        refresh_every: Steps between two refreshes; larger values are faster, with an older basis. Default None: 1, but
+            12 with 12 times the anchors for mechanism="spectral" in several processes, which exchange less that way.
         decay: How much of its spectrum a tracked basis keeps per refresh, from 0 to 1. Default 0.95, a memory of about
             20 refreshes. Lower it if the weights move fast.
         power_iterations: Iterations of subspace="power". Default 1, as in the paper. Each further one reads all anchors
@@ -105,8 +106,8 @@ class GEPStrategy(AccountedStrategy):
             record. Default False.
         public_data_is_disjoint: State that no public record is a training record, so that their contents are not
             compared. Default False. The privacy card shows it.
-        start_method: How processes for further devices start: "popen" (default) runs the script again; "fork",
-            "spawn" and "forkserver" are for notebooks.
+        start_method: How further processes start: "popen" (default) runs the script again; others are for notebooks.
+        timeout: Seconds after which a process that does not answer ends the run. Default 1800.
 
     Raises:
         ConfigurationError: For settings that cannot work; and by `Trainer.fit`, before any release, for data, modules,
@@ -143,7 +144,7 @@ class GEPStrategy(AccountedStrategy):
         groups: Grouping = CostSettings.groups,
         subspace: SubspaceName = CostSettings.subspace,
         num_anchors: int | None = CostSettings.num_anchors,
-        refresh_every: int = CostSettings.refresh_every,
+        refresh_every: int | None = CostSettings.refresh_every,
         decay: float = CostSettings.decay,
         power_iterations: int = CostSettings.power_iterations,
         precondition: bool = CostSettings.precondition,
@@ -154,11 +155,12 @@ class GEPStrategy(AccountedStrategy):
         trust_checkpoint: bool = PrivacySettings.trust_checkpoint,
         public_data_is_disjoint: bool = PrivacySettings.public_data_is_disjoint,
         start_method: StartMethod = CostSettings.start_method,
+        timeout: float = CostSettings.timeout,
     ) -> None:
         self.settings, self.cost = settings_from(locals())
         make_subspace(self.cost, (1,), (1,))  # refuses wrong settings now
         warn_of_unused(self.settings)
-        super().__init__(start_method=start_method)
+        super().__init__(start_method=start_method, timeout=timeout)
         self._trust_checkpoint = trust_checkpoint
         self._held_out = HeldOutCheck()
         self._guards = ExitStack()
@@ -187,11 +189,9 @@ class GEPStrategy(AccountedStrategy):
     def process_dataloader(self, dataloader: object) -> object:
         """Everything is checked and calibrated when the trainer hands over the train loader."""
         trainer, reveal = self._trainer, self.settings.log_nonprivate
-        if not self._fits:
-            return dataloader
-        if not trainer.training:
+        if not (self._fits and trainer.training):
             self._held_out.add_validation(dataloader)
-            return dataloader
+            return self.divided(dataloader, trainer)
         loader = check_loader(dataloader)
         self._held_out.set_training(trainer, loader.dataset)
         continued = self._continued()
@@ -269,7 +269,7 @@ class GEPStrategy(AccountedStrategy):
         self._statistics = BatchStatistics()
         with fit.gradients.reproducible(step):
             gradient, self._diagnostics = gradient_embedding_perturbation(
-                fit.anchors(self.cost.anchors_due(fit.first_anchors, filling=fit.is_filling), step),
+                fit.anchors_at(step),
                 self._statistics.watch(private) if self.settings.log_nonprivate else private,
                 subspace=fit.basis_source,
                 release=fit.account.plan.release,
@@ -278,7 +278,7 @@ class GEPStrategy(AccountedStrategy):
                 microbatch_size=fit.gradients.microbatch,
                 step=step,
                 charge=fit.account.charge,
-                all_reduce=lambda total: self.reduce(total, reduce_op="sum"),
+                exchange=fit.exchange,
             )
         if self.settings.log_nonprivate:
             fit.gradients.log_nonprivate(self._batch)

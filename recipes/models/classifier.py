@@ -72,7 +72,7 @@ class ImageClassifier(LightningModule):
         images, labels = batch
         logits = self(images)
         self.val_accuracy(logits, labels)
-        self.log("val/loss", nn.functional.cross_entropy(logits, labels))
+        self.log("val/loss", nn.functional.cross_entropy(logits, labels), sync_dist=True)
         self.log("val/accuracy", self.val_accuracy, prog_bar=True)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from lightning_gep.algorithm import gep as mechanism
 from lightning_gep.algorithm.basis import Basis
 from lightning_gep.algorithm.clipping import MARGIN, clip_factors, residual_norm_bound
+from lightning_gep.algorithm.exchange import Exchange
 from lightning_gep.algorithm.gep import Sums, gradient_embedding_perturbation, perturb, reconstruct
 from lightning_gep.algorithm.linalg import row_norms
 from lightning_gep.algorithm.noise import NoNoise, SecureNoise, SeededNoise, SystemNoise
@@ -262,13 +263,20 @@ def test_the_basis_does_not_depend_on_private_gradients():
     assert all(torch.equal(a, b) for other in blocks[1:] for a, b in zip(blocks[0], other, strict=True))
 
 
+class Processes(Exchange):
+    """One of several, which are played one after the other."""
+
+    def __init__(self, total):
+        self.total = lambda noisy, part, expected: total(noisy)
+
+
 def test_several_processes_add_up_to_one():
     gradients = torch.randn(40, 200, dtype=torch.float64)
     anchors = torch.randn(60, 200, dtype=torch.float64)
 
-    def run(share, noise, all_reduce):
-        of = Release(Part(1.0, 1.0), Part(0.5, 2.0))
-        return step(share, of, anchors=anchors, batch=40, cut=7, noise=noise, step=3, all_reduce=all_reduce)
+    def run(share, noise, total):
+        of, exchange = Release(Part(1.0, 1.0), Part(0.5, 2.0)), Processes(total)
+        return step(share, of, anchors=anchors, batch=40, cut=7, noise=noise, step=3, exchange=exchange)
 
     alone = run(gradients, SeededNoise(0), lambda total: total)
     parts: list[list[torch.Tensor]] = [[], []]

@@ -6,13 +6,14 @@ import sys
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
+from torch import nn
 
 from lightning_gep.arguments import quoted
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.reporting.records import read_metrics
 from lightning_gep.strategy.callbacks import PerformanceMonitor
 from lightning_gep.strategy.processes import child_command, config_flags
-from tests.toys import Classifier, loader, strategy, trainer
+from tests.toys import CLASSES, FEATURES, Classifier, loader, strategy, trainer
 
 APP = """
 import os, sys
@@ -62,6 +63,22 @@ def test_what_processes_of_a_notebook_have_spent_and_logged_comes_back_with_the_
     (row,) = (row for row in read_metrics(tmp_path) if "performance/steps_per_second" in row)
     steps, processed = (row[f"performance/{name}_per_second"] for name in ("steps", "records"))
     assert processed == pytest.approx(20 * steps, rel=1e-5), "the records of both processes"
+
+
+class Wide(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = nn.Linear(FEATURES, 3000), nn.Linear(3000, CLASSES)
+
+
+@pytest.mark.distributed
+def test_a_basis_larger_than_a_pipe_comes_back_from_processes_of_a_notebook(tmp_path):
+    used = strategy(start_method="fork")
+    fit = trainer(tmp_path, used, devices=2, max_steps=1)
+    fit.fit(Wide(), loader(batch_size=10))
+    fit.save_checkpoint(tmp_path / "by_hand.ckpt")
+    basis = torch.load(tmp_path / "by_hand.ckpt", weights_only=True)["lightning_gep"]["subspace"]["blocks"]
+    assert sum(block.numel() * 4 for block in basis) > 2**17
 
 
 def test_outside_hydra_a_child_is_started_like_its_parent(monkeypatch):

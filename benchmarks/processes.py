@@ -1,0 +1,101 @@
+"""A step in several processes: CPU seconds of each and the bytes they exchange, for the same batch over all of them."""
+
+import json
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
+from torch.utils.data import DataLoader
+
+from benchmarks.contenders import NOISE, Classifier
+from benchmarks.measure import memory_mb, reset_peak
+from benchmarks.settings import Setting
+from lightning_gep import GEPStrategy
+
+MECHANISMS: dict[str, dict[str, Any]] = {
+    "gp": {"mechanism": "gp"},
+    "spectral": {"mechanism": "spectral"},
+    "gep": {"clip_embedding": 1.0, "clip_residual": 0.4},
+}
+STEPS = {"plain": 4, "gp": 4, "spectral": 12, "gep": 4}
+"""Of spectral, as many as from one refresh to the next."""
+
+
+class Meter(Callback):
+    """CPU seconds and bytes of all steps but the first, which fills the basis; written down by each process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Begin after the first step."""
+        if trainer.global_step == 1:
+            reset_peak()
+            self.seconds, self.sent = time.process_time(), sent(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write down what a step has taken."""
+        steps = trainer.global_step - 1
+        exchanged = {name: (count - self.sent[name]) / steps for name, count in sent(trainer).items()}
+        figures = {"cpu_seconds": (time.process_time() - self.seconds) / steps, "bytes": exchanged}
+        text = json.dumps({**figures, "peak_mb": memory_mb("VmHWM")})
+        (self.directory / f"{trainer.global_rank}.json").write_text(text)
+
+
+def sent(trainer: Trainer) -> Counter[str]:
+    """What this process has exchanged. DDP sends 4 bytes for each parameter and step."""
+    if isinstance(trainer.strategy, GEPStrategy):
+        assert trainer.strategy.prepared is not None
+        return Counter(getattr(trainer.strategy.prepared.exchange, "sent", {}))
+    parameters = sum(parameter.numel() for parameter in trainer.lightning_module.parameters())
+    return Counter(gradient=4 * parameters * trainer.global_step if trainer.world_size > 1 else 0)
+
+
+def in_processes(contender: str, processes: int, setting: Setting, n: int) -> dict[str, Any]:
+    """Figures of a step with n records over all processes: the most CPU seconds and memory of one, and the bytes."""
+    if contender == "plain":
+        strategy: Any = DDPStrategy(start_method="fork")
+    else:
+        given = {**({"k": setting.k} if contender == "gep" else {}), **MECHANISMS[contender]}
+        public = setting.anchors(setting.microbatch)
+        given |= {"aux_dataloader": public} if contender != "gp" else {}
+        strategy = GEPStrategy(noise_multiplier=NOISE, delta=1e-5, start_method="fork", **given)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    with tempfile.TemporaryDirectory() as directory:
+        trainer = Trainer(
+            max_epochs=-1,
+            max_steps=STEPS[contender] + 1,
+            accelerator="cpu",
+            devices=processes,
+            strategy=strategy,
+            callbacks=[Meter(Path(directory))],
+            default_root_dir=directory,
+            **quiet,
+        )
+        # All steps are in one epoch: the checks of an epoch's beginning are not those of a step.
+        records = setting.records(n * (STEPS[contender] + 2))
+        trainer.fit(Classifier(setting.network()), DataLoader(records, batch_size=n // processes))
+        ranks = [json.loads((Path(directory) / f"{rank}.json").read_text()) for rank in range(processes)]
+    return {
+        "cpu_seconds": max(rank["cpu_seconds"] for rank in ranks),
+        "peak_mb": max(rank["peak_mb"] for rank in ranks),
+        "bytes": ranks[0]["bytes"],
+    }
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Markdown: a row for every contender and number of processes."""
+    header = ("", "processes", "CPU s", "MB", "gradient, bytes", "basis, bytes", "of plain DDP")
+    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    plain = next((found["bytes"] for found in results["plain"].values() if any(found["bytes"].values())), None)
+    for contender, by_processes in results.items():
+        for processes, found in by_processes.items():
+            gradient, basis = (found["bytes"].get(name, 0.0) for name in ("gradient", "basis"))
+            ratio = f"{(gradient + basis) / plain['gradient']:.3f}" if plain and gradient else ""
+            numbers = f"{found['cpu_seconds']:.2f} | {found['peak_mb']:.0f} | {gradient:,.0f} | {basis:,.0f} | {ratio}"
+            lines.append(f"| {contender} | {processes} | {numbers} |".replace(",", " "))
+    return "\n".join(lines)
