@@ -9,7 +9,6 @@ which of their records are read is drawn for each person independently. So a ste
 N the number of persons.
 """
 
-import math
 from collections.abc import Callable, Hashable
 from operator import itemgetter
 from typing import Any
@@ -75,16 +74,16 @@ class PerPerson(Dataset[Any]):
         try:
             value = owner(record)
             person: Hashable = value.item() if hasattr(value, "item") else value
-            hash(person)
         except Exception as error:
             raise ConfigurationError(
                 f"unit={self.unit!r} does not tell whose record {index} is ({type(error).__name__}). Give the key of "
                 "an entry with one plain value, or a function of the record that returns one."
             ) from error
-        if person is None or (isinstance(person, float) and math.isnan(person)):
-            # Each NaN would be a person of its own, and a person could have many.
+        # NaN and most objects equal nothing but themselves: each would be a person, and a person could have many.
+        if not isinstance(person, str | bytes | int | float) or person != person:
             raise ConfigurationError(
-                f"Record {index} has {person} for unit={self.unit!r}. Leave out records of nobody."
+                f"unit={self.unit!r} of record {index} is no name or number ({type(person).__name__}, or NaN). Leave "
+                "out records of nobody, and turn other types into str."
             )
         return person
 

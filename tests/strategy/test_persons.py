@@ -111,7 +111,7 @@ def test_whose_a_record_is_by_position_function_or_tensor():
     assert PerPerson(rows, len).unit == "len"
 
 
-@pytest.mark.parametrize("owner", [None, float("nan"), torch.tensor(float("nan")), [1, 2]])
+@pytest.mark.parametrize("owner", [None, float("nan"), torch.tensor(float("nan")), [1, 2], object()])
 def test_a_record_of_nobody_is_refused(owner):
     with pytest.raises(ConfigurationError, match="user_id"):
         PerPerson([{"user_id": 1}, {"user_id": owner}], "user_id")
