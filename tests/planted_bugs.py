@@ -299,7 +299,7 @@ BUGS = (
     Bug(
         4,
         "sums of several processes are rounded, and thresholds make no room for it",
-        "algorithm/exchange.py",
+        "privacy/fixed_point.py",
         "clip=part.clip * (1 - loss)",
         "clip=part.clip",
         ("algorithm/test_exchange.py::test_a_record_moves_the_rounded_sum_by_at_most_its_threshold",),

@@ -10,8 +10,9 @@ from torch import Tensor, distributed
 from typing_extensions import override
 
 from lightning_gep.algorithm.basis import Basis
-from lightning_gep.algorithm.exchange import Exchange, FixedPoint, lowered
+from lightning_gep.algorithm.exchange import Exchange, decode, encode
 from lightning_gep.algorithm.subspace import Anchors, Subspace
+from lightning_gep.privacy.fixed_point import code_for, lowered
 from lightning_gep.privacy.release import Part, Release
 from lightning_gep.strategy.processes import Processes, in_contact
 
@@ -62,7 +63,7 @@ class Collectives(Exchange):
         code = code_for(part, len(noisy), expected_batch_size)
         if code is None:
             return self._reduced(noisy, "gradient")
-        return code.decode(self._reduced(code.encode(noisy), "gradient"))
+        return decode(code, self._reduced(encode(code, noisy), "gradient"))
 
     def same(self, number: Tensor) -> bool:
         """Whether all processes have this integer."""
@@ -75,11 +76,6 @@ class Collectives(Exchange):
         with in_contact(self.rank):
             distributed.all_reduce(tensor, by)
         return tensor
-
-
-def code_for(part: Part, size: int, expected_batch_size: int) -> FixedPoint | None:
-    """The integers in which a part is added up; None without noise, where every bit counts and none is secret."""
-    return FixedPoint.of(part, size, expected_batch_size) if part.noise_std and size else None
 
 
 class SharedBasis:

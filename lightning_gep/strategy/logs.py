@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from lightning_gep.algorithm.thresholds import basis_numbers, limited_by_memory
 from lightning_gep.privacy.files import CARD_PAGE
+from lightning_gep.privacy.fixed_point import released_bytes
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.release import MECHANISMS
 from lightning_gep.strategy.internals import attached_trainer, current_hook
@@ -202,7 +203,7 @@ def _memory(fit: "Fit") -> str:
     groups, k = gradients.groups, 0 if release.embedding is None else fit.chosen.k
     rows = 4 * gradients.microbatch * gradients.backend.held_per_record
     basis = f"basis {_megabytes(4 * basis_numbers(k, groups.sizes))} in {len(groups.sizes)} groups; " if k else ""
-    sent = 8 * (k + (groups.num_parameters if release.residual else 0))
+    sent = released_bytes(release, (k, groups.num_parameters), fit.account.plan.expected_batch_size)
     reduced = f"; {_megabytes(sent)} all-reduced a step" if world > 1 else ""
     held = f"{_megabytes(rows)} of gradients for {gradients.microbatch} {fit.account.plan.counted} at a time"
     return f"{groups.num_parameters:,} parameters; {basis}{held}{reduced}"

@@ -13,6 +13,7 @@ from typing import Any
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.accounting import CURVE_POINTS, EpsilonCurve, epsilon
 from lightning_gep.privacy.calibration import noise_multiplier_for
+from lightning_gep.privacy.fixed_point import released_bytes
 from lightning_gep.privacy.plan import PrivacyPlan
 from lightning_gep.privacy.run_size import RunSize
 from lightning_gep.strategy.settings import PrivacySettings
@@ -68,10 +69,10 @@ class NoisePlan:
 
     @property
     def reduced_bytes(self) -> int:
-        """What processes add up at every step, in float64: the embedding's k numbers, and the residual's p."""
-        embedding, residual = self.plan.release.embedding, self.plan.release.residual
-        numbers = (self.k or 0) * (embedding is not None) + self.size.num_parameters * (residual is not None)
-        return 8 * numbers if self.size.devices > 1 else 0
+        """What several processes add up at every step."""
+        if self.size.devices == 1:
+            return 0
+        return released_bytes(self.plan.release, (self.k or 0, self.size.num_parameters), self.size.expected_batch_size)
 
     def epsilon_over_steps(self, points: Iterable[int] | None = None) -> list[tuple[int, float]]:
         """ε after some numbers of steps (by default about 32 over the run), from the curve that the run reports from.

@@ -54,5 +54,5 @@ def test_memory_and_traffic_follow_from_parameters_groups_and_k():
     assert gep.basis_bytes == bgep.basis_bytes == pytest.approx(4 * basis_numbers(40, groups), rel=0.05)
     assert gep.basis_bytes < plan_noise(GEP, replace(size, group_sizes=())).basis_bytes == 4 * 40 * sum(groups)
     assert (gp.basis_bytes, gp.row["gradient_bytes"]) == (0, 4 * sum(groups))
-    assert [plan.reduced_bytes for plan in (gep, bgep, gp)] == [8 * (40 + sum(groups)), 8 * 40, 8 * sum(groups)]
+    assert [plan.reduced_bytes for plan in (gep, bgep, gp)] == [4 * (40 + sum(groups)), 4 * 40, 4 * sum(groups)]
     assert plan_noise(GP, replace(size, devices=1)).reduced_bytes == 0
