@@ -35,7 +35,7 @@ def printed_by(notebook, directory):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-W", "ignore", "-c", RUN]
     done = subprocess.run(
-        command, input=sources, cwd=directory, env=environment, capture_output=True, text=True, timeout=600
+        command, input=sources, cwd=directory, env=environment, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -85,7 +85,7 @@ def test_the_outcome_is_that_of_the_table(name: str, tmp_path: Path) -> None:
         pytest.skip(f"needs {entry.package}")
 
     def fit(module: LightningModule, *callbacks: Callback) -> GEPStrategy:
-        used = GEPStrategy(mechanism="gp", noise_multiplier=0.0, clip_norm=INF, delta=0.1, generator="seeded")
+        used = GEPStrategy(mechanism="gp", noise_multiplier=0.0, clip_norm=INF, delta=0.01, generator="seeded")
         trainer(tmp_path, used, callbacks=list(callbacks), max_steps=1).fit(module, loader_of(entry))
         return used
 

@@ -18,7 +18,7 @@ def test_the_project_passes_its_own_test(tmp_path, capsys):
     project = tmp_path / "project"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", "."]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
     assert {path.name for path in project.glob("*.*")} == {
