@@ -106,8 +106,9 @@ class GEPStrategy(AccountedStrategy):
             record. Default False.
         public_data_is_disjoint: State that no public record is a training record, so that their contents are not
             compared. Default False. The privacy card shows it.
-        start_method: How further processes start: "popen" (default) runs the script again; others are for notebooks.
-        timeout: Seconds after which a process that does not answer ends the run. Default 1800.
+        start_method: How processes for further devices start: "popen" (default) runs the script again; "fork",
+            "spawn" and "forkserver" are for notebooks.
+        timeout: Seconds after which a process that does not answer ends the run. Default 1800.0.
 
     Raises:
         ConfigurationError: For settings that cannot work; and by `Trainer.fit`, before any release, for data, modules,
