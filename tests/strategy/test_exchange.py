@@ -152,7 +152,7 @@ class Scored(Classifier):
         (3, 4, {}, 12),
         (7, 2, {"sampler": SubsetRandomSampler(range(7))}, 14),
     ],
-    ids=str,
+    ids=["uneven", "four", "shuffled", "few", "own sampler"],
 )
 def test_every_record_is_evaluated_once(tmp_path, count, devices, options, read):
     """However the shares come out; with fewer records than processes, or the user's own sampler, all evaluate all."""
