@@ -28,6 +28,10 @@ OTHER_STAND_INS = (0.0, float("inf"), float("-inf"), 1e4)
 """Tried on public records: if one of them changes the gradients, training_step does more with the value than log it."""
 
 
+FILLS = ("bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "uniform_")
+"""Methods that fill a tensor with random numbers, whatever was in it."""
+
+
 class Vectorising(TorchFunctionMode):
     """Inside, recurrent layers can be vectorised, and `.item()` and `float()` of a record's tensor give a stand-in."""
 
@@ -53,7 +57,7 @@ class Vectorising(TorchFunctionMode):
         except RuntimeError as error:
             if name == "requires_grad_" and "functorch" in str(error):
                 return args[0]  # Hugging Face asks for the gradient of inputs, which reaches no parameter
-            if "inplace randomness" in str(error) and args[0].is_floating_point():
+            if name in FILLS and "inplace randomness" in str(error) and args[0].is_floating_point():
                 return _filled_for_each_record(function, args, kwargs)
             if name not in VALUES or "vmap" not in str(error):
                 raise

@@ -235,7 +235,11 @@ class SamplesFromADistribution(SamplesAlways):
 
 @pytest.mark.parametrize(
     ("module", "chosen"),
-    [(lambda: Steps(numpy_noise), "functional"), (SamplesAlways, "functional"), (SamplesFromADistribution, "loop")],
+    [
+        (lambda: Steps(numpy_noise), "functional"),
+        (SamplesAlways, "functional"),
+        (SamplesFromADistribution, "functional"),
+    ],
 )
 def test_random_losses_are_compared_with_the_same_random_numbers(module: Any, chosen: str) -> None:
     assert choose(module()).name == chosen
