@@ -141,9 +141,15 @@ def test_our_settings_are_those_of_the_best_trial(experiment):
         assert not [run.name for run in COMMITTED if run.cell.experiment == experiment]
         return
     accuracies = {run.cell: read_result(result_file(RESULTS, run))["validation_accuracy"] for run in trials}
-    best = max(accuracies, key=accuracies.__getitem__)
-    chosen = settings_of(Run("a table", replace(best, overrides=(HELD_OUT,)), 0))
-    assert settings_of_cell(best) == chosen, f"the best trial is {best.name}"
+    used = {cell for cell in accuracies if settings_of_cell(cell) == settings_of(held_out(cell))}
+    assert used, "no trial has the settings of the experiment"
+    # Repetitions of earlier trials (docs/results/tuning.md), each with a standard error of 0.2 points.
+    assert max(accuracies[cell] for cell in used) >= max(accuracies.values()) - 0.002
+
+
+def held_out(cell):
+    """The experiment of a trial with its own settings, judged on the same images."""
+    return Run("a table", replace(cell, overrides=(HELD_OUT,)), 0)
 
 
 def test_results_with_other_settings_are_not_on_the_page(tmp_path):
