@@ -11,6 +11,7 @@ N the number of persons.
 
 from collections.abc import Callable, Hashable
 from operator import itemgetter
+from random import SystemRandom
 from typing import Any
 
 import torch
@@ -67,7 +68,8 @@ class PerPerson(Dataset[Any]):
 
     def __getitem__(self, index: int) -> list[Any]:
         own = self._owned[index]
-        order = torch.randperm(len(own)).tolist()
+        # Not from torch's generator: with a known seed, one person more would change what is read of all that follow.
+        order = SystemRandom().sample(range(len(own)), len(own))
         return [self.dataset[own[order[i % len(own)]]] for i in range(self.records)]
 
     def _person(self, owner: Callable[[Any], Any], record: Any, index: int) -> Hashable:

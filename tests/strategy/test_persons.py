@@ -129,3 +129,13 @@ def test_what_is_done_to_a_batch_meets_one_person_at_a_time():
         Persons([["a", "b"], ["c", "d"]]).nested()
     with pytest.raises(ConfigurationError, match="depends on the records"):
         Persons([(torch.zeros(2), "a"), (torch.zeros(2), "b")]).nested()
+
+
+def test_what_is_read_of_a_person_does_not_follow_from_a_known_seed():
+    """Nor from who else was drawn: with torch's generator one person more would change the records of all others."""
+    persons = PerPerson([{"user_id": i % 2, "x": i} for i in range(2000)], unit="user_id", records=20)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    first = persons[0]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert persons[0] != first
