@@ -460,6 +460,30 @@ BUGS = (
             "strategy/test_persons.py::test_a_person_with_many_records_moves_the_sum_by_no_more_than_the_threshold",
         ),
     ),
+    Bug(
+        4,
+        "ghost norms of a Linear leave out the products of different positions",
+        "gradients/ghost.py",
+        "return products.sum((1, 2)).clamp(min=0) + _gamma(terms) * total**2",
+        "return products.diagonal(dim1=1, dim2=2).sum(1) + _gamma(terms) * total**2",
+        ("gradients/test_ghost.py::test_norms_are_those_of_a_loop_and_never_smaller",),
+    ),
+    Bug(
+        4,
+        "ghost norms leave out biases and other parameters that keep their rows",
+        "gradients/ghost.py",
+        "squares += [_squares(rows.reshape(len(rows), -1), by_name.get(name)) for name, rows in self.rows.items()]",
+        "squares += []",
+        ("gradients/test_ghost.py::test_norms_are_those_of_a_loop_and_never_smaller",),
+    ),
+    Bug(
+        4,
+        "the sum by ghost clipping is that of the gradients before they are clipped",
+        "gradients/ghost.py",
+        "_weighted(self.b, weights, used).flatten(0, 1).mT @ _only(used, self.a).flatten(0, 1)",
+        "_only(used, self.b).flatten(0, 1).mT @ _only(used, self.a).flatten(0, 1)",
+        ("gradients/test_ghost.py::test_clipped_sums_are_those_of_the_rows_and_within_the_threshold",),
+    ),
 )
 
 

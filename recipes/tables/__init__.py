@@ -85,6 +85,7 @@ def runs_in_order() -> list[Run]:
     first = [
         *NO_PRIVACY.runs(["cifar10"]),
         *TABLE1.runs(["cifar10_gp_eps2"]),
+        *MNIST_EPSILON2.runs([BEST["spectral"]]),
         *first_runs(),
         *TABLE1.runs(["cifar10_tracked_gep_eps2"]),
         *TABLE1.runs(["cifar10_tracked_bgep_eps2"]),

@@ -124,6 +124,9 @@ def compared_cells(epsilon: float) -> dict[str, str]:
 
 
 def first_runs() -> list[Run]:
-    """The runs at ε = 2 and the trials they rest on; one seed of each mechanism before the next."""
-    finals = [run for seed in (0, 1, 2) for run in CIFAR10_CNN.runs(["*_eps2"], seeds=[seed])]
-    return [*CIFAR10_TRIALS.runs(), *CIFAR10_CNN.runs(["no_privacy"]), *finals]
+    """The runs that compare the mechanisms and the trials they rest on; one seed of each before the next."""
+    trials = CIFAR10_TRIALS.runs([f"{name}_lr*" for name in ("gp", "preconditioned", "gep")])
+    finals = [
+        run for epsilon in (2, 8) for seed in (0, 1, 2) for run in CIFAR10_CNN.runs([f"*_eps{epsilon}"], seeds=[seed])
+    ]
+    return [*CIFAR10_CNN.runs(["no_privacy"]), *trials, *finals]

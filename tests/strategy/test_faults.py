@@ -3,7 +3,11 @@
 import errno
 import os
 import pickle
+import subprocess
+import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
@@ -68,6 +72,43 @@ def test_a_full_disk_ends_the_run_before_the_release_it_cannot_count(tmp_path, m
         run(tmp_path, used, steps=6, checkpoint=tmp_path / "all" / f"step={room - 1}.ckpt")
         assert used.privacy.steps >= len(draws)
         assert used.privacy.steps in (6, 7), "the release that was refused may be counted"
+
+
+def train_until_the_disk_is_full(directory):
+    """In a process of its own: fills the disk but for the ledger's last block, and trains until that is full too."""
+    drawn, normal = [], SystemNoise.normal
+    SystemNoise.normal = lambda self, *size, **of: drawn.append(of["step"]) or normal(self, *size, **of)
+    used = gp()
+    fit = trainer(directory, used, max_epochs=200)
+    used.on_train_start = lambda: fill(directory / "filler")  # the header is written by then
+    try:
+        fit.fit(Classifier(), loader())
+    except LedgerError as error:
+        print(f"{error}\n{len(drawn)} {in_ledger(directory)} {used.privacy.steps}")
+
+
+def fill(path):
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_disk_that_is_really_full_ends_the_run_with_every_release_counted(tmp_path):
+    """A file system of one megabyte, in a mount namespace of its own."""
+    alone = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+    mount = f"mount -t tmpfs -o size=1m tmpfs {tmp_path}"
+    if sys.platform != "linux" or subprocess.run([*alone, mount], capture_output=True).returncode:
+        pytest.skip("this system does not let its users mount a file system of their own")
+    code = f"from tests.strategy.test_faults import *; train_until_the_disk_is_full(Path({str(tmp_path)!r}))"
+    done = subprocess.run(
+        [*alone, f'{mount} && exec "$0" -c "$1"', sys.executable, code],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+    )
+    assert "No space left on device" in done.stdout, done.stderr[-2000:]
+    drawn, counted, steps = map(int, done.stdout.split()[-3:])
+    assert 0 < drawn <= steps <= counted <= drawn + 1, "the release that was refused may be counted"
 
 
 def test_a_place_without_room_for_a_ledger_is_refused_before_training(tmp_path, draws):
