@@ -34,6 +34,8 @@ SCHEDULES: list[tuple[int, int, float, Grouping]] = [
     (1, 100, 0.95, "tree"),
     (2, 100, 0.95, "tree"),
     (1, 50, 0.95, "balanced"),
+    (1, 50, 0.9, "balanced"),
+    (4, 200, 0.95, "balanced"),
 ]
 """Steps between refreshes, anchors of a refresh, decay a step, groups."""
 COLD = "cold start, 2000 anchors"

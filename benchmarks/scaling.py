@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def compare_processes(counts: list[int], records: int, file: Path) -> None:
-    """CPU seconds, memory and bytes of a step of ResNet20 in so many processes, printed and written down."""
+    """Seconds, memory and bytes of a step of ResNet20 in so many processes, printed and written down."""
     results: dict[str, Any] = {"date": str(date.today()), "machine": description(), "records": records, "steps": {}}
     torch.set_num_threads(1)
     for contender in STEPS:
