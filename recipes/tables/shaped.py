@@ -11,7 +11,7 @@ LINES = {
     "preconditioned": "spectral, preconditioned",
 }
 RATES = (1.0, 2.0, 4.0, 8.0)
-CHOSEN: dict[str, float] = {"gp": 4.0, "preconditioned": 2.0}
+CHOSEN: dict[str, float] = {"gp": 4.0, "gep": 1.0, "preconditioned": 2.0}
 """The learning rate with the best validation accuracy among `RATES`, for mechanisms whose trials are complete."""
 
 OPTIONS = (
