@@ -12,7 +12,9 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.strategy.data import WithheldReads
 from lightning_gep.strategy.overlap import check_no_repeats, content_of, share_records
+from lightning_gep.strategy.persons import PerPerson
 from lightning_gep.strategy.public_data import check_disjoint
 from tests.toys import records
 
@@ -290,3 +292,11 @@ def test_records_that_cannot_be_compared_are_told(odd):
     private = Made(lambda x, y, i: lambda: None, X, Y)
     said = check_disjoint(Made(STRUCTURES["dict"], X, Y), private).compared_with
     assert said == "all training records, as far as records could be compared by content"
+
+
+def test_a_plain_list_is_followed_through_our_own_wrappers():
+    notes = [{"user_id": i // 2, "x": float(i)} for i in range(20)]
+    persons = PerPerson(notes, "user_id")
+    for private in (notes, persons, WithheldReads(notes, reveal_errors=False)):
+        assert share_records(notes, private)
+    check_no_repeats(persons)
