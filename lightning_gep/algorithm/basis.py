@@ -144,11 +144,15 @@ class Basis:
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Compute matrix products in the operands' own precision: no autocast, no TF32, no bfloat16.
+    """Compute products and convolutions in the operands' own precision: no autocast, no TF32, no bfloat16.
 
     The error bounds rest on it. The user's global settings are restored on exit.
     """
-    with _exact_matmul(), torch.autocast(device.type if device.type != "meta" else "cpu", enabled=False):
+    with (
+        _exact_matmul(),
+        _exact_convolutions(),
+        torch.autocast(device.type if device.type != "meta" else "cpu", enabled=False),
+    ):
         yield
 
 
@@ -173,3 +177,19 @@ def _exact_matmul() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def _exact_convolutions() -> Iterator[None]:
+    """By default cuDNN computes convolutions in TF32. Versions of PyTorch before 2.9 have one switch, for cuDNN."""
+    parts: list[Any] = [getattr(library, "conv", None) for library in (torch.backends.cudnn, torch.backends.mkldnn)]
+    name, exact = ("fp32_precision", "ieee") if all(parts) else ("allow_tf32", False)
+    libraries = parts if all(parts) else [torch.backends.cudnn]
+    settings = [getattr(library, name) for library in libraries]
+    for library in libraries:
+        setattr(library, name, exact)
+    try:
+        yield
+    finally:
+        for library, setting in zip(libraries, settings, strict=True):
+            setattr(library, name, setting)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_gep.algorithm.basis import Basis, FactoredRows
+from lightning_gep.algorithm.basis import Basis, FactoredRows, full_precision
 from lightning_gep.algorithm.clipping import clip_factors, residual_norm_bound
 from lightning_gep.algorithm.diagnostics import Diagnostics
 from lightning_gep.algorithm.exchange import Exchange
@@ -17,7 +17,8 @@ from lightning_gep.algorithm.subspace import Anchors, BasisSource
 from lightning_gep.privacy.release import Part, Release
 
 FACTORED_MARGIN = 1e-3
-"""Gradients that are never formed are added in float32 within a chunk; their norms count for so much more."""
+"""Gradients that are never formed, of layers with one position, are added in float32 within a chunk; their norms count
+for so much more."""
 BITS_BELOW_NOISE = 20
 """Releases are multiples of a grid this many binary digits finer than their noise."""
 
@@ -139,11 +140,12 @@ class Sums:
         The map to coordinates is linear, so it is applied once, to the sum.
         """
         assert release.embedding is None, "embeddings need the gradients themselves"
-        norms = basis.norms(gradients) * (1 + FACTORED_MARGIN)
-        finite = torch.isfinite(norms)
-        norms = torch.where(finite, norms, 0.0)
-        _, factors = clip_factors(torch.zeros_like(norms), norms, release)
-        total = gradients.weighted_sum(torch.where(finite, factors, 0.0))
+        with full_precision(self.gradient.device):
+            norms = basis.norms(gradients) * (1 + FACTORED_MARGIN)
+            finite = torch.isfinite(norms)
+            norms = torch.where(finite, norms, 0.0)
+            _, factors = clip_factors(torch.zeros_like(norms), norms, release)
+            total = gradients.weighted_sum(torch.where(finite, factors, 0.0))
         self.factored = total if self.factored is None else self.factored + total
         self.diagnostics.add(finite, norms, norms, torch.ones_like(norms), factors)
 

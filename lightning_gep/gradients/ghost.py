@@ -32,6 +32,8 @@ from lightning_gep.gradients.state import untouched
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TOLERANCE = 1e-2
 """Norms are upper bounds, a little above the truth."""
+SMALLEST = 2.0**-100
+"""More than a product can lose where it underflows, in units of a record's largest numbers."""
 Shapes = dict[str, list[torch.Size]]
 Backward = tuple[Tensor, Tensor]
 """Inputs and output gradients of one call of a layer, a leading dimension for the records."""
@@ -64,15 +66,18 @@ class FactoredGradients:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σ weightᵢ·gᵢ over the records (p), in float64; records of weight 0 are left out, whatever they hold."""
         weights = torch.cat([weights, weights.new_zeros(self.padding)])
-        used = weights > 0
-        total = {name: factor.weighted_sum(weights, used) for name, factor in self.factors.items()}
+        total = {name: factor.weighted_sum(weights) for name, factor in self.factors.items()}
         for name, rows in self.rows.items():
-            total[name] = _weighted(rows.double(), weights, used).sum(0)
-        return self.groups.flatten({name: part.double()[None] for name, part in total.items()})[0]
+            total[name] = _weighted(rows.double(), weights, weights > 0).sum(0)
+        return self.groups.flatten({name: part[None] for name, part in total.items()})[0]
 
 
 class Factor(ABC):
-    """A layer's inputs and output gradients for a chunk of records."""
+    """A layer's inputs and output gradients for a chunk of records, each record in units of its largest numbers.
+
+    Guarantee: what a record adds to `weighted_sum` is no longer than its weight times the root of `squares`, and how it
+    is rounded depends on no other record. So records whose positions cancel cannot hide their length, or drown others.
+    """
 
     def __init__(self, layer: Any, calls: list[Backward]) -> None:
         self.layer, self.calls = layer, calls
@@ -82,8 +87,8 @@ class Factor(ABC):
         """At least the squared norm of each record's part."""
 
     @abstractmethod
-    def weighted_sum(self, weights: Tensor, used: Tensor) -> Tensor:
-        """Σ weightᵢ·gᵢ in the shape of the weight."""
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Σ weightᵢ·gᵢ in float64 in the shape of the weight; records of weight 0 may hold anything."""
 
 
 class LinearFactor(Factor):
@@ -98,19 +103,28 @@ class LinearFactor(Factor):
 
     def squares(self, rotation: Rotation | None) -> Tensor:
         """By products of positions, or by the record's gradient of this one weight, whichever is cheaper."""
-        a, b = self.a, self.b
+        (a, b), units = _in_own_units(self.a, self.b)
         if rotation is not None and rotation.sides is not None:
             b, a = (rotation.side(i, values) for i, values in enumerate((b, a)))
             rotation = None
-        total, terms = (_lengths(a) * _lengths(b)).sum(1), sum(a.shape[1:]) + b.shape[-1]
-        if rotation is None and a.shape[1] * (a.shape[2] + b.shape[2]) <= a.shape[2] * b.shape[2]:
+        (_, count, inside), outside = a.shape, b.shape[-1]
+        # The products that are added up, here and, with a factor for the norm's square, in `weighted_sum`.
+        gamma, lost = _gamma(3 * count + inside + outside), count * (inside + outside) * SMALLEST
+        total = (_lengths(a) * _lengths(b)).sum(1)
+        if rotation is None and count * (inside + outside) <= inside * outside:
             products = torch.bmm(a, a.mT).double() * torch.bmm(b, b.mT).double()
-            return products.sum((1, 2)).clamp(min=0) + _gamma(terms) * total**2
-        return _squares(torch.bmm(b.mT, a).flatten(1), rotation, _gamma(terms) * total)
+            squares = products.sum((1, 2)).clamp(min=0) + gamma * total**2 + (count * (inside + outside)) * lost
+        else:
+            squares = _squares(torch.bmm(b.mT, a).flatten(1), rotation, gamma * total + lost)
+        return squares * units**2
 
-    def weighted_sum(self, weights: Tensor, used: Tensor) -> Tensor:
-        """One matrix product over all records and positions."""
-        return _weighted(self.b, weights, used).flatten(0, 1).mT @ _only(used, self.a).flatten(0, 1)
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """One matrix product if there is a single position, where nothing can cancel; else record by record."""
+        (a, b), units = _in_own_units(self.a, self.b)
+        used, weights = weights > 0, _only(weights > 0, weights * units)
+        if a.shape[1] == 1:
+            return (_weighted(b, weights, used).flatten(0, 1).mT @ _only(used, a).flatten(0, 1)).double()
+        return _by_record(weights, self.layer.weight, lambda i: b[i].mT @ a[i])
 
 
 class ConvolutionFactor(Factor):
@@ -127,7 +141,8 @@ class ConvolutionFactor(Factor):
 
         Their channels are rotated before, as those of inputs and output gradients, where these have fewer positions.
         """
-        calls, layer = self.calls, self.layer
+        (calls, units), layer = self._in_own_units(), self.layer
+        error = self._rounding(calls)
         if rotation is not None and layer.groups == 1:
             (out, inside, taps), (positions, others) = rotation.scales.shape, (side[0, 0].numel() for side in calls[0])
             if positions < out * taps:
@@ -137,15 +152,27 @@ class ConvolutionFactor(Factor):
                 calls = [(a, _channels(b, rotation.bases[0])) for a, b in calls]
                 rotation = rotation.without(0)
         rows = torch.stack([self._gradients(a, b) for a, b in calls]).sum(0).flatten(1)
-        return _squares(rows, rotation, self._rounding())
+        return _squares(rows, rotation, error) * units**2
 
-    def weighted_sum(self, weights: Tensor, used: Tensor) -> Tensor:
-        """One backward pass of the convolution over all records."""
-        sums = [
-            self._backward(_only(used, a), _weighted(b, weights, used), self._weight, self.layer.groups)
-            for a, b in self.calls
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Record by record: in one backward pass over all, those that cancel between calls would drown the others."""
+        calls, units = self._in_own_units()
+
+        def row(i: int) -> Tensor:
+            rows = [self._backward(a[i : i + 1], b[i : i + 1], self._weight, self.layer.groups) for a, b in calls]
+            return torch.stack(rows).sum(0)
+
+        return _by_record(_only(weights > 0, weights * units), self.layer.weight, row)
+
+    def _in_own_units(self) -> tuple[list[Backward], Tensor]:
+        values, units = _in_own_units(
+            *(torch.cat([v.flatten(1) for v in side], 1) for side in zip(*self.calls, strict=True))
+        )
+        parts = [
+            [part.view(v.shape) for part, v in zip(own.split([v[0].numel() for v in side], 1), side, strict=True)]
+            for own, side in zip(values, zip(*self.calls, strict=True), strict=True)
         ]
-        return torch.stack(sums).sum(0)
+        return list(zip(*parts, strict=True)), units
 
     def _gradients(self, a: Tensor, b: Tensor) -> Tensor:
         weights = self._weight.expand(len(a), *self._weight.shape).flatten(0, 1)
@@ -158,16 +185,20 @@ class ConvolutionFactor(Factor):
         _, gradient, _ = torch.ops.aten.convolution_backward(b, a, weight, None, *geometry, [False, True, False])
         return gradient
 
-    def _rounding(self) -> Tensor:
-        """A bound on the rounding of a record's gradient: the lengths of patches, from squares and a kernel of ones."""
-        layer, ones = self.layer, torch.ones_like(self._weight[:1, :1])
+    def _rounding(self, calls: list[Backward]) -> Tensor:
+        """A bound on the rounding of a record's gradient: the lengths of patches, from squares and a kernel of ones.
+
+        It is computed twice, here and in `weighted_sum`, and may be rounded the other way.
+        """
+        layer, ones = self.layer, torch.ones_like(self._weight[:1, :1], dtype=torch.float64)
         convolve = {3: torch.conv1d, 4: torch.conv2d, 5: torch.conv3d}[ones.dim()]
-        total, terms = ones.new_zeros(len(self.calls[0][0]), dtype=torch.float64), 0
-        for a, b in self.calls:
-            patches = convolve(a.square().sum(1, keepdim=True), ones, None, layer.stride, layer.padding, layer.dilation)
-            lengths = patches.clamp(min=0).sqrt() * b.square().sum(1, keepdim=True).sqrt()
-            total, terms = total + lengths.flatten(1).sum(1).double(), terms + lengths[0].numel()
-        return _gamma(terms) * total
+        total, terms = ones.new_zeros(len(calls[0][0])), 0
+        for a, b in calls:
+            squares = a.double().square().sum(1, keepdim=True)
+            patches = convolve(squares, ones, None, layer.stride, layer.padding, layer.dilation)
+            lengths = patches.clamp(min=0).sqrt() * b.double().square().sum(1, keepdim=True).sqrt()
+            total, terms = total + lengths.flatten(1).sum(1), terms + lengths[0].numel()
+        return _gamma(2 * terms) * total + 2 * terms * self._weight.numel() * SMALLEST
 
     @property
     def _weight(self) -> Tensor:
@@ -186,19 +217,24 @@ class EmbeddingFactor(Factor):
 
     def squares(self, rotation: Rotation | None) -> Tensor:
         """Products of the positions with the same index; a small table that is rotated is filled instead."""
+        (b,), units = _in_own_units(self.b)
+        count, length = b.shape[1:]
+        gamma, lost = _gamma(count + length), count * length * SMALLEST
         if rotation is not None and rotation.bases[0] is not None:
-            rows = self.b.new_zeros(len(self.b), *self.layer.weight.shape)
-            rows.scatter_add_(1, self.indices[..., None].expand(self.b.shape), self.b)
-            return _squares(rows.flatten(1), rotation, _gamma(self.b.shape[1]) * _lengths(self.b).sum(1))
-        b = self.b if rotation is None else rotation.of_rows(self.b, self.indices)
+            rows = b.new_zeros(len(b), *self.layer.weight.shape)
+            rows.scatter_add_(1, self.indices[..., None].expand(b.shape), b)
+            return _squares(rows.flatten(1), rotation, gamma * _lengths(b).sum(1) + lost) * units**2
+        b = b if rotation is None else rotation.of_rows(b, self.indices)
         same = self.indices[:, :, None] == self.indices[:, None, :]
         products = torch.where(same, torch.bmm(b, b.mT), 0.0).double()
-        return products.sum((1, 2)).clamp(min=0) + _gamma(sum(b.shape[1:])) * _lengths(b).sum(1) ** 2
+        return (products.sum((1, 2)).clamp(min=0) + gamma * _lengths(b).sum(1) ** 2 + count * lost) * units**2
 
-    def weighted_sum(self, weights: Tensor, used: Tensor) -> Tensor:
-        """Adds up rows of the table."""
-        b = _weighted(self.b, weights, used).flatten(0, 1)
-        return b.new_zeros(self.layer.weight.shape).index_add_(0, self.indices.flatten(), b)
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Adds up rows of the table, in float64."""
+        (b,), units = _in_own_units(self.b)
+        used = weights > 0
+        rows = _weighted(b.double(), _only(used, weights * units), used).flatten(0, 1)
+        return rows.new_zeros(self.layer.weight.shape).index_add_(0, self.indices.flatten(), rows)
 
 
 class GhostGradients(FunctionalGradients):
@@ -365,6 +401,28 @@ def _gamma(terms: int) -> float:
     """Relative rounding error of a float32 sum of so many products, in any order (Higham 2002, section 3.1)."""
     unit = terms * torch.finfo(torch.float32).eps / 2
     return unit / (1 - unit)
+
+
+def _in_own_units(*sides: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The sides divided by each record's largest entry, and what their product has to be multiplied by (n, float64).
+
+    Products of such numbers neither overflow nor, but for those `SMALLEST` bounds, underflow. A record with an entry
+    that is not finite gets a factor that is not finite, also where no product reads that entry.
+    """
+    largest = [side.flatten(1).abs().amax(1) for side in sides]
+    largest = [torch.where(values == 0, torch.ones_like(values), values) for values in largest]
+    shaped = zip(sides, largest, strict=True)
+    values = [side / unit.view(-1, *[1] * (side.dim() - 1)) for side, unit in shaped]
+    return values, torch.stack([unit.double() for unit in largest]).prod(0)
+
+
+def _by_record(weights: Tensor, like: Tensor, row: Callable[[int], Tensor]) -> Tensor:
+    """Σ weightᵢ·row(i) in float64, each row computed by itself: how it is rounded depends on no other record."""
+    total = torch.zeros_like(like, dtype=torch.float64)
+    for i, weight in enumerate(weights.tolist()):
+        if weight > 0:
+            total.add_(row(i), alpha=weight)
+    return total
 
 
 def _lengths(vectors: Tensor) -> Tensor:

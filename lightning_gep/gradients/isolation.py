@@ -325,7 +325,7 @@ def _magnitudes(rows: Tensor, groups: ParameterGroups) -> Tensor:
     return torch.stack([part.norm(dim=1) for part in parts], dim=1)
 
 
-def in_short(error: Exception) -> str:
+def in_short(error: BaseException) -> str:
     """The type of an error and the beginning of its message."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:160]}{'…' if len(text) > 160 else ''}"

@@ -25,6 +25,7 @@ from lightning_gep.gradients.batches import (
     take,
     values_of,
 )
+from lightning_gep.gradients.isolation import in_short
 from lightning_gep.gradients.randomness import random_state_kept, seeded
 from lightning_gep.gradients.snapshot import same_value
 from lightning_gep.gradients.state import registered, untouched
@@ -44,9 +45,10 @@ Make = Callable[[list[int]], Any]
 """Positions of records → their batch."""
 
 
-def check_collate(loader: DataLoader[Any], records: Sequence[Any]) -> bool:
+def check_collate(loader: DataLoader[Any], records: Sequence[Any], *, reveal_errors: bool = False) -> bool:
     """Raises ConfigurationError if the collate function mixes records, tried on these.
 
+    Its own errors are reported with their text only if asked for: without public data, texts are of training records.
     Returns whether it mixes records of different lengths, like one that pads them to the longest of the batch: then all
     training records must have one length.
     """
@@ -58,11 +60,12 @@ def check_collate(loader: DataLoader[Any], records: Sequence[Any]) -> bool:
             # Copies: some collate functions take records apart.
             return loader.collate_fn([copy.deepcopy(records[i]) for i in positions])
         except Exception as error:
-            raise ConfigurationError(
-                f"The train loader's collate function does not accept the records it is tried on "
-                f"({type(error).__name__}: {error}). Give aux_dataloader records with the structure of the training "
-                "data."
-            ) from error
+            cause = error
+        raise ConfigurationError(
+            "The train loader's collate function does not accept the records it is tried on "
+            f"({in_short(cause) if reveal_errors else type(cause).__name__}). Give aux_dataloader records with the "
+            "structure of the training data."
+        ) from (cause if reveal_errors else None)
 
     if mixes(collated, len(records), (partial(collated, records=changed) for changed in _with_an_extreme(records))):
         raise ConfigurationError(

@@ -12,6 +12,7 @@ from lightning_gep.privacy.accounting import EpsilonCurve
 from lightning_gep.privacy.accounting import epsilon as epsilon_of
 from lightning_gep.privacy.ledger import Ledger
 from lightning_gep.privacy.plan import PrivacyPlan
+from lightning_gep.privacy.rounding import shown_epsilon
 
 
 class PrivacyAccount:
@@ -97,10 +98,11 @@ class PrivacyAccount:
 
         """
         if not self.allows_another_step():
+            spent = shown_epsilon(self.accounted_epsilon())
             raise BudgetExhaustedError(
-                f"The budget is used up: after {self.steps} steps ε is {self.accounted_epsilon():.4g}, and another "
-                f"step would exceed the target of {self.plan.target_epsilon:g}. Stop here, or continue from a "
-                "checkpoint with a larger epsilon."
+                f"The budget is used up: after {self.steps} steps ε is {spent}, and another step would exceed "
+                f"the target of {self.plan.target_epsilon:g}. Stop here, or continue from a checkpoint with a larger "
+                "epsilon."
             )
         if self.ledger is not None:
             self.ledger.record(self.plan.event, self.steps)

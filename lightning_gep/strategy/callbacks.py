@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.account import PrivacyAccount
+from lightning_gep.privacy.rounding import rounded_up, shown_epsilon
 from lightning_gep.strategy.strategy import GEPStrategy
 
 PROCESS = Path("/proc/self")
@@ -42,7 +43,9 @@ class PrivacyMonitor(Callback):
     ) -> None:
         strategy, account = _private_run(trainer, self)
         spent = account.epsilon()
-        pl_module.log("ε", spent, prog_bar=True, logger=False, batch_size=1)  # a bar of 80 columns has no room for more
+        # The bar shows three decimals, and a bar of 80 columns has no room for more.
+        shown = spent if math.isinf(spent) else float(rounded_up(spent))
+        pl_module.log("ε", shown, prog_bar=True, logger=False, batch_size=1)
         values = {
             "epsilon": spent,
             "delta": account.delta,
@@ -95,9 +98,8 @@ class PrivacyBudget(Callback):
         _, account = _private_run(trainer, self)
         if not account.allows_another_step(self.epsilon) and not trainer.should_stop:
             trainer.should_stop = True
-            rank_zero_info(
-                f"Privacy budget used up after {account.steps} steps, ε = {account.accounted_epsilon():.4g}: stopping."
-            )
+            spent = shown_epsilon(account.accounted_epsilon())
+            rank_zero_info(f"Privacy budget used up after {account.steps} steps, ε = {spent}: stopping.")
 
 
 class PerformanceMonitor(Callback):

@@ -124,6 +124,19 @@ class PoissonLoader(DataLoader[Any]):
             yield batch
 
 
+class WithheldReads(Dataset[Any]):
+    """Training records as the checks before training read them: errors are reported without the values of records."""
+
+    def __init__(self, dataset: Any, *, reveal_errors: bool) -> None:
+        self.dataset, self.reveal_errors = dataset, reveal_errors
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return withheld(lambda: self.dataset[index], "Reading a record", reveal=self.reveal_errors)
+
+
 class _Records(Dataset[Any]):
     """Passes requests for several records on to the dataset, but not for none."""
 

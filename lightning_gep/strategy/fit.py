@@ -22,13 +22,14 @@ from lightning_gep.algorithm.tracked import TrackedSubspace
 from lightning_gep.gradients.ghost import GhostGradients
 from lightning_gep.gradients.memory import check_basis_fits, check_rows_fit, keep_freed_memory
 from lightning_gep.gradients.mixing import RECORDS_TRIED, check_collate
+from lightning_gep.gradients.withheld import withheld
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.card.content import RunFacts
 from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.plan import check_same_plan
 from lightning_gep.privacy.run_size import limited, total_steps
 from lightning_gep.privacy.sampling import PoissonSampler, Secret, seeded_secret
-from lightning_gep.strategy.data import common_lengths, loader_options
+from lightning_gep.strategy.data import WithheldReads, common_lengths, loader_options
 from lightning_gep.strategy.exchange import Collectives, SharedBasis
 from lightning_gep.strategy.logs import quiet
 from lightning_gep.strategy.origins import Origin
@@ -124,9 +125,10 @@ def prepare_fit(
         "num_parameters": groups.num_parameters,
         "unit": "record" if persons is None else f"person ({persons.unit})",
     }
-    if persons is not None:  # checks look at single records
-        same = {"batch_size": loader.batch_size, **loader_options(loader)}
-        loader = DataLoader(single_records(loader), shuffle=True, **same)
+    reveal = settings.log_nonprivate
+    # What follows looks at single records, and reads them through this.
+    own: dict[str, Any] = {"batch_size": loader.batch_size, **loader_options(loader)}
+    loader = DataLoader(WithheldReads(single_records(loader), reveal_errors=reveal), shuffle=True, **own)
     # Without noise first: mistakes should be found before seconds are spent on public data and calibration.
     settings.plan(**size, steps=steps, noise_multiplier=0.0)
     if settings.epsilon is not None and steps is None:
@@ -145,7 +147,7 @@ def prepare_fit(
         expected_records=loader.batch_size or 1,
         seed=seed,
         rows_needed=settings.uses_basis,
-        reveal_errors=settings.log_nonprivate,
+        reveal_errors=reveal,
         per_person=None if persons is None else persons.records,
     )
     with as_hooks_may_leave_it(module, trainer) as frozen_norms:
@@ -156,14 +158,19 @@ def prepare_fit(
         processes.check_alike({**vars(settings), **of_cost, **size, "the public data": of_public, "groups": of_groups})
         tried = stand_in_records(loader) if public is None else public.records(RECORDS_TRIED)
         with quiet():
-            lengths = common_lengths(loader.dataset) if check_collate(loader, tried) else None
+            pads = check_collate(loader, tried, reveal_errors=reveal or public is not None)
+            lengths = common_lengths(loader.dataset) if pads else None
         anchors = PublicGradients(
             gradients, public, like_a_training_batch, num_anchors=cost.anchors, sweeps=cost.sweeps
         )
-        batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
+        batch = (
+            withheld(lambda: stand_in_batch(loader), "The collate function", reveal=reveal)
+            if public is None
+            else next(public.batches(PUBLIC_RECORDS_CHECKED))
+        )
         checks = ReleaseChecks(gradients, batch, like_a_training_batch, frozen_norms)
         may_be_kept = public is not None or is_random(batch)
-        with quiet(), explained(batch) if public is None else nullcontext():
+        with quiet(), explained(batch, reveal_errors=reveal) if public is None else nullcontext():
             checks.before_training()
             logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
         check_monitors(trainer, logged)
@@ -277,7 +284,8 @@ def _find_public_data(
     if not settings.uses_public_data and cost.aux_dataloader is None:
         return None, None
     public = find_public_loader(cost.aux_dataloader, getattr(trainer, "datamodule", None), module)
-    records = check_public_data(public, loader, trusted=settings.public_data_is_disjoint)
+    trusted, reveal = settings.public_data_is_disjoint, settings.log_nonprivate
+    records = check_public_data(public, loader, trusted=trusted, reveal_errors=reveal)
     return PublicStream(public), records
 
 

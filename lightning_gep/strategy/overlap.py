@@ -15,6 +15,8 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import values_of
+from lightning_gep.strategy.data import WithheldReads
+from lightning_gep.strategy.persons import PerPerson
 
 MOST_RECORDS = 2**40
 """Of one dataset: those of the next one are numbered from there."""
@@ -69,7 +71,8 @@ def _records(dataset: Any, known: dict[int, int], *, as_long: bool = False) -> N
     if isinstance(dataset, ConcatDataset):
         return np.concatenate([_records(part, known, as_long=as_long) for part in dataset.datasets])
     wrapped = getattr(dataset, "dataset", None)
-    if isinstance(wrapped, Dataset) and (length(wrapped) or not as_long):
+    wraps = isinstance(dataset, WithheldReads | PerPerson) or isinstance(wrapped, Dataset)
+    if wraps and (length(wrapped) or not as_long):
         records = _records(wrapped, known, as_long=as_long)
         return np.resize(records, length(dataset)) if as_long else records
     place = known.setdefault(id(dataset), len(known))

@@ -57,11 +57,11 @@ class PerPerson(Dataset[Any]):
         )
         self.unit = getattr(unit, "__name__", str(unit))
         """The name of what tells persons apart, for the card."""
-        owner = unit if callable(unit) else itemgetter(unit)
+        self._owner: Any = unit if callable(unit) else itemgetter(unit)
         owned: dict[Hashable, list[int]] = {}
         for index in range(len(dataset)):
-            owned.setdefault(self._person(owner, dataset[index], index), []).append(index)
-        self._owned = list(owned.values())
+            owned.setdefault(self._person(dataset[index], index), []).append(index)
+        self._persons, self._owned = frozenset(owned), list(owned.values())
 
     def __len__(self) -> int:
         return len(self._owned)
@@ -72,9 +72,21 @@ class PerPerson(Dataset[Any]):
         order = SystemRandom().sample(range(len(own)), len(own))
         return [self.dataset[own[order[i % len(own)]]] for i in range(self.records)]
 
-    def _person(self, owner: Callable[[Any], Any], record: Any, index: int) -> Hashable:
+    def __getstate__(self) -> dict[str, Any]:
+        """Workers only read: a function that tells whose a record is may be one that cannot be pickled."""
+        return {**vars(self), "_owner": None}
+
+    def shares_persons(self, records: Any) -> bool:
+        """Whether some of these records are of one of the persons, as far as they tell whose they are."""
+        records = records.dataset if isinstance(records, PerPerson) else records
         try:
-            value = owner(record)
+            return any(self._person(records[i], i) in self._persons for i in range(len(records)))
+        except ConfigurationError:
+            return False
+
+    def _person(self, record: Any, index: int) -> Hashable:
+        try:
+            value = self._owner(record)
             person: Hashable = value.item() if hasattr(value, "item") else value
         except Exception as error:
             raise ConfigurationError(

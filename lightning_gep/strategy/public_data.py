@@ -14,10 +14,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, take
+from lightning_gep.gradients.withheld import withheld
 from lightning_gep.strategy.logs import SECONDS_UNNOTICED, progress_bar
 from lightning_gep.strategy.overlap import Distinctive, content_of, distinctive, length, share_records
 from lightning_gep.strategy.refusals import check_same_structure
 
+FEW_BITS = (
+    "records have so few bits that public ones may have the content of training records by chance; not more do than "
+    "repeats among the training records explain"
+)
 RECORDS_COMPARED = 2000
 RECORDS_READ_TWICE = 8
 SECONDS_FOR_COMPARISON = 20.0
@@ -93,13 +98,17 @@ class PublicRecords:
     """The first records, which were compared by content with training records."""
     compared_with: str
     agree: str = ""
-    """How many of them have the content of a training record by chance, if any."""
+    """Said instead where contents cannot tell records apart. How many are equal depends on single training records."""
 
 
-def check_public_data(public: DataLoader[Any], private: DataLoader[Any], *, trusted: bool = False) -> PublicRecords:
+def check_public_data(
+    public: DataLoader[Any], private: DataLoader[Any], *, trusted: bool = False, reveal_errors: bool = False
+) -> PublicRecords:
     """The identity of the public data; raises ConfigurationError if it overlaps or does not match the training data."""
     found = check_disjoint(public.dataset, private.dataset, trusted=trusted)
-    check_same_structure(next(PublicStream(public).batches(2)), private.collate_fn([private.dataset[0]]))
+    record = private.dataset[0]
+    batch = withheld(lambda: private.collate_fn([record]), "The collate function", reveal=reveal_errors)
+    check_same_structure(next(PublicStream(public).batches(2)), batch)
     return found
 
 
@@ -124,17 +133,17 @@ def check_disjoint(public: Dataset[Any], private: Dataset[Any], *, trusted: bool
         return _identity(public, digests, changes, said)
     known, stride = _contents(private)
     same = [i for i, content in enumerate(contents) if not known.digests.isdisjoint(content.digests)]
-    agree = f"{len(same)} of the first {len(digests)} public records have the content of a training record"
     if len(same) > known.by_chance(len(digests)):
         raise ConfigurationError(
-            f"Public record {same[0]} is a training record (same content, labels aside): {agree}. Public and training "
-            "data must not overlap: remove them, or use other public data. If they are different records that happen "
-            "to be equal, state it with public_data_is_disjoint=True; the privacy card shows it.",
+            f"Public record {same[0]} is a training record (same content, labels aside): {len(same)} of the first "
+            f"{len(digests)} public records have the content of one. Public and training data must not overlap: remove "
+            "them, or use other public data. If they are different records that happen to be equal, state it with "
+            "public_data_is_disjoint=True; the privacy card shows it.",
             setting="aux_dataloader",
         )
-    agree = f"{agree}; training records agree with each other as often" if same else ""
-    if same:
-        rank_zero_warn(f"{agree}. Ensuring that public and training data do not overlap is your responsibility.")
+    agree = FEW_BITS if known.repeated else ""
+    if agree:
+        rank_zero_warn(f"Public data: {agree}. Ensuring that it does not overlap is your responsibility.")
     compared_with = "all training records" if stride == 1 else f"one in {stride} training records"
     if known.incomparable or None in digests:
         compared_with += ", as far as records could be compared by content"

@@ -35,7 +35,8 @@ from lightning_gep.strategy.internals import (
     source_of_training_data,
     train_loader_in_list,
 )
-from lightning_gep.strategy.overlap import check_no_repeats, share_records
+from lightning_gep.strategy.overlap import check_no_repeats, length, share_records
+from lightning_gep.strategy.persons import PerPerson
 
 SEVERAL_LOADERS = (
     "The training data comes from several loaders, or from a list or dict returned by train_dataloader(). Return one "
@@ -249,6 +250,13 @@ class HeldOutCheck:
         """Raises ConfigurationError if one of the loaders reads training records, as found by `share_records`."""
         while self.training_data is not None and self._validation_loaders:
             data = _records_read(self._validation_loaders.pop())
+            if isinstance(self.training_data, PerPerson) and length(data) and self.training_data.shares_persons(data):
+                raise ConfigurationError(
+                    f"The validation data of this fit ({type(data).__name__}) has records of persons in the training "
+                    "data, whom ε then does not cover: validation results are computed without noise, are logged, and "
+                    "may decide which weights are kept. Split by person first, then into records, or set "
+                    "limit_val_batches=0."
+                )
             if share_records(data, self.training_data):
                 raise ConfigurationError(
                     f"The validation data of this fit ({type(data).__name__}) contains training records: both draw on "

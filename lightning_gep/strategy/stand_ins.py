@@ -44,21 +44,29 @@ def is_random(batch: Any) -> bool:
 
 
 @contextmanager
-def explained(batch: Any) -> Iterator[None]:
-    """Errors of the user's code on a batch of stand-ins say what they come from, and the way out."""
+def explained(batch: Any, *, reveal_errors: bool) -> Iterator[None]:
+    """Errors of the user's code on a batch of stand-ins say what they come from, and the way out.
+
+    Where it holds values of training records, such as texts, errors are told without theirs.
+    """
+    told = reveal_errors or is_random(batch)
     try:
         yield
-    except ConfigurationError:
-        raise
+        return
+    except ConfigurationError as error:
+        if told or error.__cause__ is None:  # by the checks themselves
+            raise
+        cause: BaseException = error.__cause__
     except Exception as error:
-        what = in_short(error) if is_random(batch) else type(error).__name__
-        raise ConfigurationError(
-            f"training_step, or a hook before it, failed with {what}. It was not run on your data: without public data "
-            "it is checked on random records in the structure of the training data. If it is right and they are not, "
-            "pass a few records that it accepts, public or made by hand: aux_dataloader=DataLoader(...). "
-            "mechanism='gp' uses them for checks only.",
-            setting="aux_dataloader",
-        ) from error
+        cause = error
+    what = in_short(cause) if told else type(cause).__name__
+    raise ConfigurationError(
+        f"training_step, or a hook before it, failed with {what}. It was not run on your data: without public data "
+        "it is checked on random records in the structure of the training data. If it is right and they are not, "
+        "pass a few records that it accepts, public or made by hand: aux_dataloader=DataLoader(...). "
+        "mechanism='gp' uses them for checks only.",
+        setting="aux_dataloader",
+    ) from (cause if told else None)
 
 
 def drawn_like(column: Sequence[Any]) -> list[Any]:

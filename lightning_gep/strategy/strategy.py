@@ -13,6 +13,7 @@ from typing_extensions import override
 from lightning_gep.algorithm.diagnostics import BatchStatistics, Diagnostics
 from lightning_gep.algorithm.gep import gradient_embedding_perturbation
 from lightning_gep.algorithm.groups import Grouping
+from lightning_gep.gradients.randomness import renew_random_states
 from lightning_gep.privacy.release import Clipping, Split
 from lightning_gep.strategy.checkpoints import AccountedStrategy
 from lightning_gep.strategy.data import PoissonLoader, PrivateBatch, TransferGuard, closed_batch, own_random_states
@@ -251,7 +252,11 @@ class GEPStrategy(AccountedStrategy):
             return super().batch_to_device(batch, device, dataloader_idx)
         # Hooks get the batch before training_step does, and could change it or keep records.
         move = super().batch_to_device
-        return closed_batch(batch, lambda own: move(own, device, dataloader_idx), reveal=self.settings.log_nonprivate)
+        reveal = self.settings.log_nonprivate
+        closed = closed_batch(batch, lambda own: move(own, device, dataloader_idx), reveal=reveal)
+        if self.settings.generator != "seeded":
+            renew_random_states()  # what other hooks draw tells nothing about augmentations in transfer hooks
+        return closed
 
     @override
     def training_step(self, batch: PrivateBatch, *arguments: Any, **_: Any) -> Tensor:

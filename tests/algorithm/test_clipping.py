@@ -260,6 +260,8 @@ def test_products_are_exact_where_shortcuts_were_allowed_by_the_newer_settings()
         "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'\n"
         "with full_precision(torch.device('cpu')):\n"
         "    assert torch.backends.mkldnn.matmul.fp32_precision == 'ieee'\n"
+        "    assert torch.backends.cudnn.conv.fp32_precision == 'ieee'\n"
         "assert torch.backends.mkldnn.matmul.fp32_precision == 'bf16'\n"
+        "assert torch.backends.cudnn.conv.fp32_precision == 'tf32'\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -14,7 +14,14 @@ from lightning_gep.algorithm.spectral import Rotation, TrackedSpectrum
 from lightning_gep.algorithm.subspace import NoSubspace
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import choice
-from lightning_gep.gradients.ghost import GhostGradients, LinearFactor
+from lightning_gep.gradients.ghost import (
+    ConvolutionFactor,
+    EmbeddingFactor,
+    Factor,
+    FactoredGradients,
+    GhostGradients,
+    LinearFactor,
+)
 from lightning_gep.gradients.loop import LoopGradients
 from lightning_gep.privacy.release import GP
 from tests.gradients_zoo import ZOO, Classifier, Steps, choose, cross_entropy, loss_of
@@ -143,6 +150,60 @@ def test_positions_that_cancel_do_not_hide_a_gradient() -> None:
     exact = torch.einsum("nto,nti->noi", b.double(), a.double()).flatten(1).norm(dim=1)
     found = LinearFactor(nn.Linear(40, 30), [(a, b)]).squares(None).sqrt()
     assert bool((found >= exact).all())
+
+
+def clipped_sum(factor: Factor, clip: float) -> Tensor:
+    """The clipped sum of a layer without a bias."""
+    groups = ParameterGroups.from_module(factor.layer)
+    basis = NoSubspace(groups.num_parameters, torch.zeros(0)).current
+    sums = Sums.zero(basis)
+    gradients = FactoredGradients(groups, {"weight": factor}, {}, len(factor.calls[0][0]))
+    sums.add_factored(gradients, basis, GP(clip_norm=clip).release(1.0))
+    return sums.residual(basis)
+
+
+@pytest.mark.parametrize("positions", [1, 64])
+@pytest.mark.parametrize("clip", [1e-3, 0.1])
+@pytest.mark.parametrize(("small", "large"), [(2.6e-23, 1.6e19), (1e-44, 3e38), (3e38, 1e-3)])
+def test_numbers_outside_the_range_of_their_products_hide_no_gradient(
+    positions: int, clip: float, small: float, large: float
+) -> None:
+    """Squares of 2.6e-23 are zero in float32: a record with them had a norm of almost nothing."""
+    for inside, outside in ((512, 64), (16, 16)):  # by products of positions, and by the gradient itself
+        a, b = torch.full((2, positions, inside), small), torch.zeros(2, positions, outside)
+        b[0, :, 0] = large
+        factor = LinearFactor(nn.Linear(inside, outside, bias=False), [(a, b)])
+        assert float(clipped_sum(factor, clip).norm()) <= clip
+    a = torch.full((1, 2, 9, 9), small)
+    convolution = ConvolutionFactor(nn.Conv2d(2, 2, 3, bias=False), [(a, torch.full((1, 2, 7, 7), large))])
+    assert float(clipped_sum(convolution, clip).norm()) <= clip
+    words = EmbeddingFactor(
+        nn.Embedding(5, 64), [(torch.zeros(1, 1, positions).long(), torch.full((1, positions, 64), small))]
+    )
+    assert float(clipped_sum(words, clip).norm()) <= clip
+
+
+def test_a_record_that_cancels_between_calls_does_not_drown_others() -> None:
+    """Siamese networks and films: added to a number as large as one of its halves, other records are rounded off."""
+    clip, layer = 1.0, nn.Conv2d(1, 4, 3, bias=False)
+    images = torch.ones(128, 1, 4, 4)
+    half = torch.ones(128, 4, 2, 2) / 96  # of a gradient with norm 1/2
+    for size in (1e3, 1e4, 1e5, 1e6, 1e7):
+        large = torch.zeros(1, 4, 2, 2)
+        large[..., 0, 0] = size
+        with_it = [(images, torch.cat([sign * large, half[1:]])) for sign in (1, -1)]
+        without = [(images, torch.cat([0 * large, half[1:]])) for _ in range(2)]
+        first, second = (clipped_sum(ConvolutionFactor(layer, calls), clip) for calls in (with_it, without))
+        assert float((first - second).norm()) <= clip
+
+
+def test_a_number_that_no_product_reads_is_not_finite_either() -> None:
+    images, outputs = torch.randn(3, 2, 8, 8), torch.randn(3, 4, 3, 3)
+    layer = nn.Conv2d(2, 4, 3, stride=2, bias=False)
+    expected = clipped_sum(ConvolutionFactor(layer, [(images[1:], outputs[1:])]), 0.5)
+    images[0, 0, 7, 7] = math.inf  # the kernel stops before it
+    assert not bool(torch.isfinite(ConvolutionFactor(layer, [(images, outputs)]).squares(None)[0]))
+    torch.testing.assert_close(clipped_sum(ConvolutionFactor(layer, [(images, outputs)]), 0.5), expected)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_gep.gradients.randomness import renew_random_states
-from tests.toys import INF, RECORDS, Classifier, public_loader, records, strategy, trainer, weights
+from tests.toys import INF, RECORDS, Classifier, loader, public_loader, records, strategy, trainer, weights
 
 DRAWS = {"torch": lambda: torch.rand(3).tolist(), "numpy": lambda: np.random.rand(3).tolist(), "python": random.random}
 
@@ -131,3 +131,34 @@ def test_a_fit_leaves_the_random_states_of_the_user_alone(tmp_path):
         trainer(tmp_path, used, max_steps=2).fit(WithDropout(), everything()())
         found.append((torch.rand(2).tolist(), np.random.rand(), random.random()))
     assert found[0] == found[1]
+
+
+STATES = []
+
+
+class Publishes(Classifier):
+    """Draws on private records; other hooks may draw again, and publish it."""
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        STATES[:] = torch.get_rng_state(), random.getstate(), np.random.get_state()[1]
+        return batch
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx) * (torch.rand(()) + random.random() + np.random.rand())
+        STATES[:] = torch.get_rng_state(), random.getstate(), np.random.get_state()[1]
+        return loss
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.on_train_batch_end(None, batch, batch_idx)
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        assert not torch.equal(torch.get_rng_state(), STATES[0])
+        assert random.getstate() != STATES[1]
+        assert not np.array_equal(np.random.get_state()[1], STATES[2])
+
+
+def test_numbers_that_hooks_draw_do_not_continue_those_of_private_records(tmp_path):
+    """A few hundred of them tell the state of a Mersenne Twister, and that all numbers before."""
+    private = strategy(mechanism="gp", gradients="loop", generator="system")
+    trainer(tmp_path, private, max_epochs=1).fit(Publishes(), loader(batch_size=30))
+    assert STATES

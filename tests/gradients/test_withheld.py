@@ -122,3 +122,60 @@ def test_neither_the_record_of_a_job_nor_its_console_shows_it(tmp_path, monkeypa
     assert "PrivateRecordError: training_step failed on private records" in record
     console = "".join((printed.out, printed.err, *traceback.format_exception(raised.value)))
     assert str(SECRET) not in record + console
+
+
+class BadAt(Dataset):
+    """One record cannot be read."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __len__(self):
+        return RECORDS
+
+    def __getitem__(self, index):
+        return fails() if index == self.place else (torch.randn(FEATURES), index % 3)
+
+
+class Words(Dataset):
+    """Texts, of which one is unknown to code that looks them up."""
+
+    def __len__(self):
+        return RECORDS
+
+    def __getitem__(self, index):
+        return str(SECRET) if index == 3 else "word", index % 3
+
+
+def looked_up(texts):
+    return torch.stack([torch.full((FEATURES,), {"word": 1.0}[text]) for text in texts])
+
+
+class Looks(Classifier):
+    def training_step(self, batch, batch_idx):
+        return super().training_step((looked_up(batch[0]), batch[1]), batch_idx)
+
+
+BEFORE_TRAINING = {
+    "stand-ins are read": (Classifier, BadAt(3), {}, "gp"),
+    "contents are compared": (Classifier, BadAt(RECORDS - 1), {}, "gep"),
+    "structures are compared": (Classifier, BadAt(0), {}, "gep"),
+    "stand-ins are collated": (
+        Classifier,
+        Words(),
+        {"collate_fn": lambda rows: (looked_up([text for text, _ in rows]), torch.tensor([y for _, y in rows]))},
+        "gp",
+    ),
+    "texts are tried": (Looks, Words(), {}, "gp"),
+}
+
+
+@pytest.mark.parametrize("case", BEFORE_TRAINING)
+def test_checks_before_training_tell_no_values_either(case, tmp_path):
+    module, data, options, mechanism = BEFORE_TRAINING[case]
+    training = DataLoader(data, batch_size=12, **options)
+    with pytest.raises((PrivateRecordError, ConfigurationError), match=r"ValueError at|KeyError") as raised:
+        trainer(tmp_path, strategy(mechanism=mechanism)).fit(module(), training)
+    assert str(SECRET) not in "".join(traceback.format_exception(raised.value))
+    with pytest.raises((ValueError, ConfigurationError), match=str(SECRET)):
+        trainer(tmp_path, strategy(mechanism=mechanism, log_nonprivate=True)).fit(module(), training)

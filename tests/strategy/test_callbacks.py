@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.strategy.callbacks import PrivacyBudget, PrivacyMonitor
 from lightning_gep.strategy.logs import recorded_logs
 from tests.toys import Classifier, loader, strategy, trainer
@@ -35,6 +36,8 @@ def test_the_monitor_logs_the_privacy_state_and_nothing_private(tmp_path):
     assert {name for name in names if not name.startswith("privacy/")} == {"epoch", "step", "val/accuracy"}
     assert float(fit.callback_metrics["privacy/epsilon"]) == pytest.approx(fit.strategy.privacy.epsilon())
     assert set(fit.progress_bar_metrics) == {"ε"}
+    shown = float(rounded_up(fit.strategy.privacy.epsilon()))
+    assert float(fit.progress_bar_metrics["ε"]) == pytest.approx(shown, abs=1e-6)  # the bar itself may round down
 
 
 def test_what_training_step_logs_is_dropped_unless_asked_for_and_then_named(tmp_path):

@@ -1,6 +1,7 @@
 """Privacy for persons: one clip for all records of a person, against a loop over persons and records."""
 
 import json
+import pickle
 
 import pytest
 import torch
@@ -139,3 +140,33 @@ def test_what_is_read_of_a_person_does_not_follow_from_a_known_seed():
     first = persons[0]
     assert torch.equal(torch.get_rng_state(), before)
     assert persons[0] != first
+
+
+class Validates(OfPersons):
+    def validation_step(self, batch, batch_idx):
+        self.log("val/loss", self.training_step(batch, batch_idx))
+
+
+def test_validation_on_other_records_of_the_same_persons_is_refused(tmp_path):
+    """They have no noise: whoever is in the training data would show in what validation says."""
+    whole = records((4,) * 12)
+    by_record = (whole[::2], whole[1::2])
+    by_person = ([r for r in whole if r["user_id"] < 9], [r for r in whole if r["user_id"] >= 9])
+    nobodys = [{"x": r["x"], "y": r["y"]} for r in by_record[1]]
+
+    def fit(training, validation):
+        train = DataLoader(PerPerson(training, lambda record: record["user_id"]), batch_size=4, num_workers=0)
+        run = trainer(tmp_path, strategy(mechanism="gp", aux_dataloader=public_loader()), max_steps=1)
+        run.fit(Validates(), train, DataLoader(validation, batch_size=4))
+
+    with pytest.raises(ConfigurationError, match="records of persons in the training data"):
+        fit(*by_record)
+    with pytest.raises(ConfigurationError, match="records of persons in the training data"):
+        fit(by_record[0], PerPerson(by_record[1], "user_id"))
+    fit(*by_person)
+    fit(by_record[0], nobodys)
+
+
+def test_persons_are_pickled_for_workers_whatever_tells_them_apart():
+    persons = PerPerson(records(), lambda record: record["user_id"], records=2)
+    assert len(pickle.loads(pickle.dumps(persons))[0]) == 2
