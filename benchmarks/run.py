@@ -26,10 +26,8 @@ from benchmarks.tables import markdown
 from lightning_gep.strategy.settings import CostSettings
 
 HERE = Path(__file__).parent
-REFRESH_EVERY = 1
-"""The default on one device."""
-REFRESHED = {"bgep", "gep", "gep_auto", "gep_tree", "spectral", "spectral_ghost"}
-"""Whose basis is refreshed once in several steps: only whole laps of them can be compared."""
+REFRESHED = {"bgep": 1, "gep": 1, "gep_auto": 1, "gep_tree": 1, "spectral": 4, "spectral_ghost": 4}
+"""Steps between two refreshes by default: only whole laps can be compared."""
 SLOW = {"gep_cold", "paper"}
 
 
@@ -83,7 +81,7 @@ def measure(setting: Setting, repetitions: int, *, quick: bool) -> dict[str, Any
         plain=table["plain"]["seconds"]["median"],
         speed=speed,
         anchors=CostSettings().anchors,
-        refresh_every=REFRESH_EVERY,
+        refresh_every=REFRESHED["gep"],
     )
     sizes = {"n": setting.n, "m": setting.m, "k": setting.k, "microbatch": setting.microbatch}
     return {**sizes, "matmul_gflops": speed / 1e9, "limit_seconds": limit, "contenders": table}
@@ -92,7 +90,7 @@ def measure(setting: Setting, repetitions: int, *, quick: bool) -> dict[str, Any
 def steps_of(contender: str, *, quick: bool) -> int:
     """Steps that are timed, after one that is not."""
     if contender in REFRESHED:
-        return REFRESH_EVERY * (1 if quick else 2)
+        return REFRESHED[contender] * (1 if quick else 2)
     return 1 if quick or contender in SLOW else 2
 
 
@@ -125,7 +123,7 @@ def summary(contender: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def step_seconds(contender: str, seconds: list[float]) -> Iterator[float]:
     """Comparable figures: single steps, or laps from refresh to refresh."""
-    return laps(seconds, REFRESH_EVERY if contender in REFRESHED else 1)
+    return laps(seconds, REFRESHED.get(contender, 1))
 
 
 def spread(values: list[float]) -> dict[str, float]:

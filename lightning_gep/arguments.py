@@ -22,6 +22,14 @@ def not_negative(name: str, value: float, fix: str) -> float:
     return _number(name, value, fix, lowest_excluded=-math.ulp(0.0), finite=True)
 
 
+def share(name: str, value: float, fix: str) -> float:
+    """`value` as a float, if it is a number from 0 to below 1."""
+    usable = isinstance(value, int | float) and not isinstance(value, bool)
+    if not usable or not 0 <= value < 1:
+        raise ConfigurationError(f"{name} must be at least 0 and below 1, but it is {value!r}. {fix}", setting=name)
+    return float(value)
+
+
 def positive_integer(name: str, value: int, fix: str) -> int:
     """`value` as an int, if it is a whole number above 0."""
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:

@@ -348,7 +348,7 @@ BUGS = (
         3,
         "the scales of spectral perturbation follow the private gradients",
         "algorithm/spectral.py",
-        "columns.copy_(rotation.coordinates(columns))",
+        "rotation.coordinates(columns, out=columns)",
         "columns.copy_(rotation.coordinates(columns) / (1e-9 + columns.std()))",
         ("audit/test_replay.py::test_every_mechanism_moves_only_its_sums",),
     ),
@@ -463,7 +463,7 @@ BUGS = (
     Bug(
         4,
         "ghost norms of a Linear leave out the products of different positions",
-        "gradients/ghost.py",
+        "gradients/factors.py",
         "squares = products.sum((1, 2)).clamp(min=0) + gamma * total**2",
         "squares = products.diagonal(dim1=1, dim2=2).sum(1) + gamma * total**2",
         ("gradients/test_ghost.py::test_norms_are_those_of_a_loop_and_never_smaller",),
@@ -471,10 +471,18 @@ BUGS = (
     Bug(
         4,
         "ghost norms leave out biases and other parameters that keep their rows",
-        "gradients/ghost.py",
+        "gradients/factors.py",
         "squares += [_squares(rows.reshape(len(rows), -1), by_name.get(name)) for name, rows in self.rows.items()]",
         "squares += []",
         ("gradients/test_ghost.py::test_norms_are_those_of_a_loop_and_never_smaller",),
+    ),
+    Bug(
+        4,
+        "rows formed from factors include the copies that pad a chunk, so a record counts several times",
+        "gradients/factors.py",
+        "return formed[: self.records]",
+        "return formed",
+        ("gradients/test_ghost.py::test_rows_that_are_formed_are_those_of_a_loop_and_none_of_the_padding",),
     ),
     Bug(
         4,
@@ -487,7 +495,7 @@ BUGS = (
     Bug(
         4,
         "ghost clipping adds up a convolution call by call over all records: one that cancels drowns the others",
-        "gradients/ghost.py",
+        "gradients/factors.py",
         "return _by_record(_only(weights > 0, weights * units), self.layer.weight, row)",
         "weights = _only(weights > 0, weights * units)\n"
         "        passes = [(a, b * weights.to(b).view(-1, *[1] * (b.dim() - 1))) for a, b in calls]\n"
@@ -497,7 +505,7 @@ BUGS = (
     Bug(
         4,
         "ghost norms come from products of numbers as they are, which underflow",
-        "gradients/ghost.py",
+        "gradients/factors.py",
         "largest = [side.flatten(1).abs().amax(1) for side in sides]",
         "largest = [torch.ones(len(side)) for side in sides]",
         ("gradients/test_ghost.py::test_numbers_outside_the_range_of_their_products_hide_no_gradient",),

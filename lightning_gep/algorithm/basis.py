@@ -17,9 +17,16 @@ PRODUCT_LENGTH = 512
 
 
 class FactoredRows(Protocol):
-    """Per-sample gradients of some records that are never formed: their norms and weighted sums are known without."""
+    """Per-sample gradients of some records as factors: their norms and weighted sums are known without forming them."""
+
+    @property
+    def forms_rows(self) -> bool:
+        """Whether there is room for the gradients themselves."""
 
     def __len__(self) -> int: ...
+
+    def coordinates(self, rotations: Sequence[Any] = ()) -> Tensor:
+        """The gradients (n × p), or their coordinates by the rotation of every tensor."""
 
     def norms(self, rotations: Sequence[Any] = ()) -> Tensor:
         """At least the norm of each record's gradient, or of its coordinates by the rotation of every tensor."""
@@ -89,6 +96,10 @@ class Basis:
     def coordinates(self, gradients: Tensor) -> Tensor:
         """What is projected and clipped in the place of per-sample gradients (n × p): here the gradients themselves."""
         return gradients
+
+    def formed(self, gradients: FactoredRows) -> Tensor:
+        """The coordinates of gradients that are given as factors (n × p)."""
+        return gradients.coordinates()
 
     def norms(self, gradients: FactoredRows) -> Tensor:
         """At least the norm of the coordinates of each record."""

@@ -75,6 +75,8 @@ class BatchStatistics:
         for microbatch in gradients:
             if isinstance(microbatch, Tensor):
                 self._record(microbatch)
+            elif microbatch.forms_rows:
+                self._record(microbatch.coordinates())
             yield microbatch
 
     def _record(self, gradients: Tensor) -> None:

@@ -13,6 +13,7 @@ from lightning_gep.algorithm.diagnostics import Diagnostics
 from lightning_gep.algorithm.exchange import Exchange
 from lightning_gep.algorithm.linalg import row_norms, weighted_sum
 from lightning_gep.algorithm.noise import Noise
+from lightning_gep.algorithm.residual_memory import ResidualMemory
 from lightning_gep.algorithm.subspace import Anchors, BasisSource
 from lightning_gep.privacy.release import Part, Release
 
@@ -35,6 +36,7 @@ def gradient_embedding_perturbation(
     step: int,
     charge: Callable[[], None],
     exchange: Exchange | None = None,
+    residual_memory: ResidualMemory | None = None,
 ) -> tuple[Tensor, Diagnostics]:
     """Return one private gradient, as in Algorithm 1 (there: m anchors, n records, thresholds S₁ and S₂).
 
@@ -57,6 +59,7 @@ def gradient_embedding_perturbation(
         charge: Called after the sums are formed and before any noise is drawn.
         exchange: Adds up over processes. Each contributes its share of the records and one of them the noise; the
             result is rounded to a grid that depends only on the noise (see `on_a_grid`). None: there is one process.
+        residual_memory: What r̃ is replaced by, once released: see `ResidualMemory`. None: nothing.
 
     """
     # First stage: an orthonormal basis B of the anchor subspace.
@@ -69,6 +72,8 @@ def gradient_embedding_perturbation(
     for G in private_gradients:
         if isinstance(G, Tensor):
             sums.add(B.coordinates(zero_padded(G, microbatch_size))[: len(G)], B, within, microbatch_size)
+        elif G.forms_rows:
+            sums.add(B.formed(G), B, within, microbatch_size)
         else:
             sums.add_factored(G, B, within)
         del G  # free it before the next microbatch is computed
@@ -81,6 +86,8 @@ def gradient_embedding_perturbation(
         None if noisy is None or part is None else on_a_grid(exchange.total(noisy, part, expected_batch_size), part)
         for noisy, part in ((w, release.embedding), (r, release.residual))
     )
+    if residual_memory is not None:
+        r = residual_memory(r)
     return B.gradient(reconstruct(w, r, B)) / expected_batch_size, sums.diagnostics
 
 

@@ -22,13 +22,14 @@ from lightning_gep.algorithm.basis import Basis, FactoredRows, full_precision
 from lightning_gep.algorithm.subspace import Anchors, Subspace, finite_rows
 from lightning_gep.arguments import positive_integer
 
-LARGEST_SIDE = 1024
-"""A longer side of a tensor, such as the rows of an embedding table, is not rotated."""
+LARGEST_SIDE = 512
+"""A longer side of a tensor, such as the rows of an embedding table, is not rotated: its eigenvectors would take longer
+than the gradients of a step."""
 SEPARABLE_ABOVE = 2**20
 """Entries of a matrix above which its energies are taken as products of those of its rows and columns. A few anchors
 cannot tell so many apart, and norms then follow from inputs and output gradients of a layer alone (ghost clipping)."""
-ROWS_AT_ONCE = 16
-"""Gradients that a CPU turns at a time: what they take then stays in its cache, which saves a third of the time."""
+NUMBERS_AT_ONCE = 2**19
+"""Entries of gradients that a CPU turns at a time: they then stay in its cache, which saves a third of the time."""
 EXPONENT = 0.25
 """d = energy^(1/4) minimizes the total noise. With d = D^a, a record's ‖z‖² has mean Σ D^(1−2a), which sets the
 clipping threshold, and the noise mapped back has energy proportional to Σ D^(2a). By Cauchy–Schwarz their product is
@@ -57,10 +58,18 @@ class Rotation:
         rows, columns = self.sides
         return Rotation.separable(self.bases, ((rows / unit).to(dtype), columns.to(dtype)))
 
-    def coordinates(self, gradients: Tensor) -> Tensor:
-        """Rows g to rows z = (Uᵀ g V)/d, flattened (n × size)."""
-        sides = gradients.reshape(len(gradients), *self.scales.shape)
-        return (_turned(sides, self.bases) / self.scales).flatten(1)
+    def coordinates(self, gradients: Tensor, out: Tensor | None = None) -> Tensor:
+        """Rows g to rows z = (Uᵀ g V)/d, flattened (n × size); written to `out`, which may be the rows, if given."""
+        out = torch.empty_like(gradients) if out is None else out
+        at_once = max(1, NUMBERS_AT_ONCE // self.scales.numel() if gradients.device.type == "cpu" else len(gradients))
+        for rows, own in zip(gradients.split(at_once), out.split(at_once), strict=True):
+            turned = _turned(rows.reshape(len(rows), *self.scales.shape), self.bases)
+            own = own.view(turned.shape)
+            if turned.is_contiguous():
+                torch.div(turned, self.scales, out=own)
+            else:  # dividing while transposing takes longer than one after the other
+                own.copy_(turned).div_(self.scales)
+        return out
 
     def side(self, side: int, values: Tensor) -> Tensor:
         """Vectors (… × side) in the coordinates of one side, for scales that are products: z = Σₛ b̃ₛãₛᵀ."""
@@ -118,10 +127,13 @@ class SpectralBasis(Basis):
     def coordinates(self, gradients: Tensor) -> Tensor:
         """Replace rows of flat gradients by their coordinates z, in place."""
         with full_precision(gradients.device):
-            for rows in gradients.split(ROWS_AT_ONCE) if gradients.device.type == "cpu" else (gradients,):
-                for rotation, columns in zip(self.rotations, rows.split(self.tensor_sizes, dim=1), strict=True):
-                    columns.copy_(rotation.coordinates(columns))
+            for rotation, columns in zip(self.rotations, gradients.split(self.tensor_sizes, dim=1), strict=True):
+                rotation.coordinates(columns, out=columns)
         return gradients
+
+    def formed(self, gradients: FactoredRows) -> Tensor:
+        """The coordinates of gradients that are given as factors (n × p)."""
+        return gradients.coordinates(self.rotations)
 
     def norms(self, gradients: FactoredRows) -> Tensor:
         """At least the norm of z of each record."""
@@ -220,10 +232,11 @@ class TensorSpectrum:
         for side, (covariance, old) in enumerate(zip(self.covariances, self.bases, strict=True)):
             if covariance is None or old is None:
                 continue
-            new = torch.linalg.eigh(covariance).eigenvectors
-            squares = (new.T @ old.double()).square()
+            # In float64: with few anchors most eigenvalues are zero, and in float32 eigh then may not converge.
+            new = torch.linalg.eigh(covariance).eigenvectors.to(old.dtype)
+            squares = (new.T @ old).square().double()
             self.energies = torch.movedim(torch.movedim(self.energies, side, -1) @ squares.T, -1, side)
-            self.bases[side] = new.to(old.dtype)
+            self.bases[side] = new
 
 
 class TrackedSpectrum(Subspace):
@@ -335,6 +348,8 @@ def _turned(tensors: Tensor, bases: Sequence[Tensor | None]) -> Tensor:
     out, *inside = (None if basis is None else basis.to(tensors.dtype) for basis in bases)
     if len(inside) == 2:  # channels last: one large product, where their own place takes many small ones
         channels, kernel = inside
+        if kernel is not None and len(kernel) > tensors.shape[2]:  # few channels: the kernel's product is the large one
+            tensors, kernel = _turned_from_the_right(tensors, kernel), None
         turned = _turned_from_the_right(tensors.mT, channels)
         turned = turned if kernel is None else kernel.T @ turned
         return _turned_from_the_left(turned, out).mT

@@ -21,8 +21,7 @@ from lightning_gep.algorithm.linalg import (
     scale_of,
 )
 from lightning_gep.algorithm.subspace import Anchors, Subspace, finite_rows
-from lightning_gep.arguments import positive_integer
-from lightning_gep.errors import ConfigurationError
+from lightning_gep.arguments import positive_integer, share
 
 LOOSEST = {torch.float32: 1e-4, torch.float64: 1e-9}
 """The largest defect that is let stand. It widens the bound on residual norms less than the rounding of embeddings."""
@@ -129,11 +128,7 @@ class TrackedSubspace(Subspace):
         positive_integer(
             "num_anchors", num_anchors, "It is the number of public records each refresh looks at, e.g. 50."
         )
-        if not 0 <= decay < 1:
-            raise ConfigurationError(
-                f"decay must be at least 0 and below 1, but it is {decay!r}. Use 0.95 to remember about 20 steps.",
-                setting="decay",
-            )
+        share("decay", decay, "Use 0.95 to remember about 20 steps.")
         self.num_anchors, self.decay = num_anchors, decay
         self._blocks: list[TrackedBlock] = []
 

@@ -29,6 +29,15 @@ from lightning_gep.strategy.refusals import check_loader
 from lightning_gep.strategy.strategy import GEPStrategy
 
 
+class AuditedStrategy(GEPStrategy):
+    """A strategy whose per-sample gradients are watched, and formed from the whole training step.
+
+    The loss of a canary is outside of layers.
+    """
+
+    _rows_needed = True
+
+
 @dataclass(frozen=True)
 class Subject:
     """What is audited: a module, its training data, and how it is trained privately.
@@ -58,11 +67,12 @@ class Subject:
         """The strategy with some arguments changed, and with secret draws, whatever generator the settings have."""
         generator = "secure" if self.settings.get("generator") == "secure" else "system"
         arguments: dict[str, Any] = {**self.settings, "generator": generator, **changed}
-        used = GEPStrategy(**arguments)
+        arguments["residual_memory"] = 0.0  # every release is read by itself; a mean of them is post-processing
+        used = AuditedStrategy(**arguments)
         if not used.settings.uses_public_data:
             return used
         public = find_public_loader(used.cost.aux_dataloader, self.datamodule, self.module)
-        return GEPStrategy(**{**arguments, "aux_dataloader": NumberedLoader(public, shuffle=True)})
+        return AuditedStrategy(**{**arguments, "aux_dataloader": NumberedLoader(public, shuffle=True)})
 
 
 @dataclass(frozen=True)

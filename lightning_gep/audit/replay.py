@@ -29,7 +29,7 @@ from lightning_gep.algorithm.exchange import Exchange
 from lightning_gep.algorithm.noise import NoNoise
 from lightning_gep.errors import ConfigurationError, PrivateRecordError
 from lightning_gep.gradients.batches import Constant, batch_size, record_leaves, replace_leaves, take
-from lightning_gep.gradients.ghost import FactoredGradients
+from lightning_gep.gradients.factors import FactoredGradients
 from lightning_gep.gradients.interface import GradientError
 from lightning_gep.gradients.randomness import held_generators, random_state_kept, seed_everywhere
 from lightning_gep.gradients.snapshot import Snapshot, reachable, same_value
@@ -301,7 +301,9 @@ def _watched(fit: Fit, tape: Tape) -> Fit:
     account: Any = SimpleNamespace(plan=fit.account.plan, charge=tape.charge)
     checks: Any = SimpleNamespace(before_a_release=lambda *_: None)
     noise: Any = fit.noise if isinstance(fit.noise, NoNoise) else tape
-    return replace(fit, account=account, checks=checks, noise=noise, exchange=TapedExchange(fit.exchange, tape))
+    memory = copy.copy(fit.residual_memory)  # every play begins with the same
+    exchange = TapedExchange(fit.exchange, tape)
+    return replace(fit, account=account, checks=checks, noise=noise, exchange=exchange, residual_memory=memory)
 
 
 def _changed(record: Any, kind: str, pool: Any, chance: random.Random) -> Any:

@@ -33,8 +33,12 @@ def choose_backend(
     how: str = "auto",
     *,
     rows_needed: bool = True,
+    turned: bool = False,
 ) -> Backend:
     """The fastest backend that gives the right gradients on a public batch, or the one asked for.
+
+    `turned` says that gradients are needed in the coordinates of a public spectrum: the inputs and output gradients of
+    layers are turned faster than the gradients themselves, so `ghost` comes first for models of any size.
 
     Guarantee: on the records of `public_batch` the gradients are those of the loss on each record alone, and their mean
     is the ordinary gradient of the batch. The module, its modes, `.grad` and the random states are left as they were.
@@ -50,7 +54,8 @@ def choose_backend(
     with random_state_kept(module):
         trial = make_trial(module, loss_function, groups, public_batch)
         weighted = check_loss(trial)
-        ghost = ("ghost",) if groups.num_parameters > ROWS_UP_TO and not rows_needed else ()
+        large = groups.num_parameters > ROWS_UP_TO
+        ghost = ("ghost",) if not rows_needed and (large or turned) else ()
         for name in (*ghost, *AUTOMATIC) if how == "auto" else (how,):
             kind = _backend(name)
             try:
@@ -58,7 +63,8 @@ def choose_backend(
             except Exception as error:  # the user's code runs in a way it was not written for: anything may be raised
                 fault = f"failed with {in_short(error)}"
             if fault is None:
-                chosen = kind(module, loss_function, groups)
+                rows_of = {"forms_rows": True} if name == "ghost" and how == "auto" and not large else {}
+                chosen = kind(module, loss_function, groups, **rows_of)
                 why = "asked for" if how != "auto" else "; ".join(refused) or "fastest"
                 chosen.reason = (
                     f"{name}: {why}, checked on {batch_size(trial.records)} records{f'; {WEIGHTED}' * weighted}"

@@ -1,28 +1,24 @@
 """Clipped sums without per-sample gradients: norms from the inputs and output gradients of each layer.
 
-The gradient of a layer's weight for one record is Σₛ bₛaₛᵀ over positions s, with a its inputs and b the gradients of
-its outputs. One vectorised backward pass gives all a and b, without the p-sized row of any record. From them come the
-norms (Goodfellow 2015; Li et al. 2022 over positions) and, once the clip factors are known, the weighted sum, which
-needs no second backward pass (Bu et al. 2023). Parameters of other layers, such as biases and norms, keep their rows.
+One vectorised backward pass gives all inputs and output gradients, without the p-sized row of any record; `factors`
+makes norms and sums of them. Parameters of other layers, such as biases and norms, keep their rows.
 
 Records are as separate as in `functional`: the loss is vectorised and sees one record at a time.
 """
 
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.linalg import row_norms
-from lightning_gep.algorithm.spectral import SEPARABLE_ABOVE, Rotation
+from lightning_gep.algorithm.spectral import SEPARABLE_ABOVE
 from lightning_gep.gradients.batches import batch_size, replace_leaves, take
+from lightning_gep.gradients.factors import ConvolutionFactor, EmbeddingFactor, Factor, FactoredGradients, LinearFactor
 from lightning_gep.gradients.functional import FunctionalGradients
 from lightning_gep.gradients.interface import scalar
 from lightning_gep.gradients.isolation import PublicTrial, close
@@ -32,209 +28,7 @@ from lightning_gep.gradients.state import untouched
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TOLERANCE = 1e-2
 """Norms are upper bounds, a little above the truth."""
-SMALLEST = 2.0**-100
-"""More than a product can lose where it underflows, in units of a record's largest numbers."""
 Shapes = dict[str, list[torch.Size]]
-Backward = tuple[Tensor, Tensor]
-"""Inputs and output gradients of one call of a layer, a leading dimension for the records."""
-
-
-@dataclass(frozen=True)
-class FactoredGradients:
-    """The gradients of a chunk of records, never formed: rows of some parameters, factors of the others."""
-
-    groups: ParameterGroups
-    factors: Mapping[str, "Factor"]
-    rows: Mapping[str, Tensor]
-    records: int
-    padding: int = 0
-    """Rows after those of the records that stand for nothing."""
-
-    def __len__(self) -> int:
-        return self.records
-
-    def norms(self, rotations: Sequence[Rotation] = ()) -> Tensor:
-        """At least the norm of each record's gradient, or of its coordinates z if every parameter has a rotation.
-
-        In float64; not finite where a record's gradient is not.
-        """
-        by_name = dict(zip(self.groups.shapes, rotations, strict=True)) if rotations else {}
-        squares = [factor.squares(by_name.get(name)) for name, factor in self.factors.items()]
-        squares += [_squares(rows.reshape(len(rows), -1), by_name.get(name)) for name, rows in self.rows.items()]
-        return torch.stack(squares).sum(0).sqrt()[: self.records]
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Σ weightᵢ·gᵢ over the records (p), in float64; records of weight 0 are left out, whatever they hold."""
-        weights = torch.cat([weights, weights.new_zeros(self.padding)])
-        total = {name: factor.weighted_sum(weights) for name, factor in self.factors.items()}
-        for name, rows in self.rows.items():
-            total[name] = _weighted(rows.double(), weights, weights > 0).sum(0)
-        return self.groups.flatten({name: part[None] for name, part in total.items()})[0]
-
-
-class Factor(ABC):
-    """A layer's inputs and output gradients for a chunk of records, each record in units of its largest numbers.
-
-    Guarantee: what a record adds to `weighted_sum` is no longer than its weight times the root of `squares`, and how it
-    is rounded depends on no other record. So records whose positions cancel cannot hide their length, or drown others.
-    """
-
-    def __init__(self, layer: Any, calls: list[Backward]) -> None:
-        self.layer, self.calls = layer, calls
-
-    @abstractmethod
-    def squares(self, rotation: Rotation | None) -> Tensor:
-        """At least the squared norm of each record's part."""
-
-    @abstractmethod
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Σ weightᵢ·gᵢ in float64 in the shape of the weight; records of weight 0 may hold anything."""
-
-
-class LinearFactor(Factor):
-    """Positions of all calls together: a is n × T × in, b is n × T × out."""
-
-    def __init__(self, layer: Any, calls: list[Backward]) -> None:
-        super().__init__(layer, calls)
-        self.a, self.b = (
-            torch.cat([side.reshape(len(side), -1, side.shape[-1]) for side in sides], dim=1)
-            for sides in zip(*calls, strict=True)
-        )
-
-    def squares(self, rotation: Rotation | None) -> Tensor:
-        """By products of positions, or by the record's gradient of this one weight, whichever is cheaper."""
-        (a, b), units = _in_own_units(self.a, self.b)
-        if rotation is not None and rotation.sides is not None:
-            b, a = (rotation.side(i, values) for i, values in enumerate((b, a)))
-            rotation = None
-        (_, count, inside), outside = a.shape, b.shape[-1]
-        # The products that are added up, here and, with a factor for the norm's square, in `weighted_sum`.
-        gamma, lost = _gamma(3 * count + inside + outside), count * (inside + outside) * SMALLEST
-        total = (_lengths(a) * _lengths(b)).sum(1)
-        if rotation is None and count * (inside + outside) <= inside * outside:
-            products = torch.bmm(a, a.mT).double() * torch.bmm(b, b.mT).double()
-            squares = products.sum((1, 2)).clamp(min=0) + gamma * total**2 + (count * (inside + outside)) * lost
-        else:
-            squares = _squares(torch.bmm(b.mT, a).flatten(1), rotation, gamma * total + lost)
-        return squares * units**2
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """One matrix product if there is a single position, where nothing can cancel; else record by record."""
-        (a, b), units = _in_own_units(self.a, self.b)
-        used, weights = weights > 0, _only(weights > 0, weights * units)
-        if a.shape[1] == 1:
-            return (_weighted(b, weights, used).flatten(0, 1).mT @ _only(used, a).flatten(0, 1)).double()
-        return _by_record(weights, self.layer.weight, lambda i: b[i].mT @ a[i])
-
-
-class ConvolutionFactor(Factor):
-    """The gradients of one convolution's weight, by a convolution with a group for every record."""
-
-    def __init__(self, layer: Any, calls: list[Backward]) -> None:
-        # A record may be several images to a layer, such as the frames of a film; each is a call of its own.
-        images = [side.unbind(1) if side.dim() > layer.weight.dim() else (side,) for call in calls for side in call]
-        pairs = zip(images[::2], images[1::2], strict=True)
-        super().__init__(layer, [pair for a, b in pairs for pair in zip(a, b, strict=True)])
-
-    def squares(self, rotation: Rotation | None) -> Tensor:
-        """From the gradients of this one weight, which are not kept.
-
-        Their channels are rotated before, as those of inputs and output gradients, where these have fewer positions.
-        """
-        (calls, units), layer = self._in_own_units(), self.layer
-        error = self._rounding(calls)
-        if rotation is not None and layer.groups == 1:
-            (out, inside, taps), (positions, others) = rotation.scales.shape, (side[0, 0].numel() for side in calls[0])
-            if positions < out * taps:
-                calls = [(_channels(a, rotation.bases[1]), b) for a, b in calls]
-                rotation = rotation.without(1)
-            if others < inside * taps:
-                calls = [(a, _channels(b, rotation.bases[0])) for a, b in calls]
-                rotation = rotation.without(0)
-        rows = torch.stack([self._gradients(a, b) for a, b in calls]).sum(0).flatten(1)
-        return _squares(rows, rotation, error) * units**2
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Record by record: in one backward pass over all, those that cancel between calls would drown the others."""
-        calls, units = self._in_own_units()
-
-        def row(i: int) -> Tensor:
-            rows = [self._backward(a[i : i + 1], b[i : i + 1], self._weight, self.layer.groups) for a, b in calls]
-            return torch.stack(rows).sum(0)
-
-        return _by_record(_only(weights > 0, weights * units), self.layer.weight, row)
-
-    def _in_own_units(self) -> tuple[list[Backward], Tensor]:
-        values, units = _in_own_units(
-            *(torch.cat([v.flatten(1) for v in side], 1) for side in zip(*self.calls, strict=True))
-        )
-        parts = [
-            [part.view(v.shape) for part, v in zip(own.split([v[0].numel() for v in side], 1), side, strict=True)]
-            for own, side in zip(values, zip(*self.calls, strict=True), strict=True)
-        ]
-        return list(zip(*parts, strict=True)), units
-
-    def _gradients(self, a: Tensor, b: Tensor) -> Tensor:
-        weights = self._weight.expand(len(a), *self._weight.shape).flatten(0, 1)
-        rows = self._backward(a.flatten(0, 1)[None], b.flatten(0, 1)[None], weights, len(a) * self.layer.groups)
-        return rows.unflatten(0, (len(a), -1))
-
-    def _backward(self, a: Tensor, b: Tensor, weight: Tensor, groups: int) -> Tensor:
-        layer = self.layer
-        geometry = (layer.stride, layer.padding, layer.dilation, False, [0] * (a.dim() - 2), groups)
-        _, gradient, _ = torch.ops.aten.convolution_backward(b, a, weight, None, *geometry, [False, True, False])
-        return gradient
-
-    def _rounding(self, calls: list[Backward]) -> Tensor:
-        """A bound on the rounding of a record's gradient: the lengths of patches, from squares and a kernel of ones.
-
-        It is computed twice, here and in `weighted_sum`, and may be rounded the other way.
-        """
-        layer, ones = self.layer, torch.ones_like(self._weight[:1, :1], dtype=torch.float64)
-        convolve = {3: torch.conv1d, 4: torch.conv2d, 5: torch.conv3d}[ones.dim()]
-        total, terms = ones.new_zeros(len(calls[0][0])), 0
-        for a, b in calls:
-            squares = a.double().square().sum(1, keepdim=True)
-            patches = convolve(squares, ones, None, layer.stride, layer.padding, layer.dilation)
-            lengths = patches.clamp(min=0).sqrt() * b.double().square().sum(1, keepdim=True).sqrt()
-            total, terms = total + lengths.flatten(1).sum(1), terms + lengths[0].numel()
-        return _gamma(2 * terms) * total + 2 * terms * self._weight.numel() * SMALLEST
-
-    @property
-    def _weight(self) -> Tensor:
-        return self.layer.weight.detach().to(self.calls[0][0])
-
-
-class EmbeddingFactor(Factor):
-    """a holds indices; only positions with the same index meet in the norm."""
-
-    def __init__(self, layer: Any, calls: list[Backward]) -> None:
-        super().__init__(layer, calls)
-        self.indices = torch.cat([a.reshape(len(a), -1) for a, _ in calls], dim=1)
-        b = torch.cat([b.reshape(len(b), -1, b.shape[-1]) for _, b in calls], dim=1)
-        padding = layer.padding_idx
-        self.b = b if padding is None else torch.where((self.indices == padding)[..., None], 0.0, b)
-
-    def squares(self, rotation: Rotation | None) -> Tensor:
-        """Products of the positions with the same index; a small table that is rotated is filled instead."""
-        (b,), units = _in_own_units(self.b)
-        count, length = b.shape[1:]
-        gamma, lost = _gamma(count + length), count * length * SMALLEST
-        if rotation is not None and rotation.bases[0] is not None:
-            rows = b.new_zeros(len(b), *self.layer.weight.shape)
-            rows.scatter_add_(1, self.indices[..., None].expand(b.shape), b)
-            return _squares(rows.flatten(1), rotation, gamma * _lengths(b).sum(1) + lost) * units**2
-        b = b if rotation is None else rotation.of_rows(b, self.indices)
-        same = self.indices[:, :, None] == self.indices[:, None, :]
-        products = torch.where(same, torch.bmm(b, b.mT), 0.0).double()
-        return (products.sum((1, 2)).clamp(min=0) + gamma * _lengths(b).sum(1) ** 2 + count * lost) * units**2
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Adds up rows of the table, in float64."""
-        (b,), units = _in_own_units(self.b)
-        used = weights > 0
-        rows = _weighted(b.double(), _only(used, weights * units), used).flatten(0, 1)
-        return rows.new_zeros(self.layer.weight.shape).index_add_(0, self.indices.flatten(), rows)
 
 
 class GhostGradients(FunctionalGradients):
@@ -242,14 +36,17 @@ class GhostGradients(FunctionalGradients):
 
     name = "ghost"
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, *arguments: Any, forms_rows: bool = False, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
+        self.forms_rows = forms_rows
         self._layers = dict(self._find_layers())
         self._shapes: dict[Any, Shapes] = {}
 
     @property
     def held_per_record(self) -> int:
         """The rows that are kept, and the gradient of one weight at a time where its norm needs it."""
+        if self.forms_rows:
+            return super().held_per_record
         own = {f"{name}.weight" for name in self._layers}
         sizes = {name: shape.numel() for name, shape in self.groups.shapes.items()}
         largest = max((size for name, size in sizes.items() if name in own and size <= SEPARABLE_ABOVE), default=0)
@@ -294,7 +91,7 @@ class GhostGradients(FunctionalGradients):
             kind, layer = self._layers[name]
             pairs = [(_wide(a), _wide(b)) for a, b in zip(calls, outputs[name], strict=True)]
             factors[f"{name}.weight"] = kind(layer, pairs)
-        return FactoredGradients(self.groups, factors, rows, size, len(leaves[0]) - size)
+        return FactoredGradients(self.groups, factors, rows, size, len(leaves[0]) - size, self.forms_rows)
 
     def _loss(self, values: dict[str, Tensor], batch: Any, record: list[Tensor]) -> Tensor:
         swapped = {f"module.{name}": value for name, value in values.items()}
@@ -380,59 +177,6 @@ def _kind(layer: nn.Module) -> type[Factor] | None:
     return None
 
 
-def _squares(rows: Tensor, rotation: Rotation | None, error: Tensor | float = 0.0) -> Tensor:
-    """Squared norms of rows, or of their coordinates, that may be off by `error` in norm."""
-    if rotation is None:
-        return (row_norms(rows) + error) ** 2
-    return (row_norms(rotation.coordinates(rows)) + error / float(rotation.scales.min())) ** 2
-
-
-def _channels(images: Tensor, basis: Tensor | None) -> Tensor:
-    """Images (n × channels × …) with their channels rotated."""
-    return images if basis is None else (basis.T @ images.flatten(2)).view(images.shape)
-
-
 def _wide(values: Tensor) -> Tensor:
     """Floating point numbers in float32 or wider."""
     return values.to(torch.promote_types(values.dtype, torch.float32)) if values.is_floating_point() else values
-
-
-def _gamma(terms: int) -> float:
-    """Relative rounding error of a float32 sum of so many products, in any order (Higham 2002, section 3.1)."""
-    unit = terms * torch.finfo(torch.float32).eps / 2
-    return unit / (1 - unit)
-
-
-def _in_own_units(*sides: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The sides divided by each record's largest entry, and what their product has to be multiplied by (n, float64).
-
-    Products of such numbers neither overflow nor, but for those `SMALLEST` bounds, underflow. A record with an entry
-    that is not finite gets a factor that is not finite, also where no product reads that entry.
-    """
-    largest = [side.flatten(1).abs().amax(1) for side in sides]
-    largest = [torch.where(values == 0, torch.ones_like(values), values) for values in largest]
-    shaped = zip(sides, largest, strict=True)
-    values = [side / unit.view(-1, *[1] * (side.dim() - 1)) for side, unit in shaped]
-    return values, torch.stack([unit.double() for unit in largest]).prod(0)
-
-
-def _by_record(weights: Tensor, like: Tensor, row: Callable[[int], Tensor]) -> Tensor:
-    """Σ weightᵢ·row(i) in float64, each row computed by itself: how it is rounded depends on no other record."""
-    total = torch.zeros_like(like, dtype=torch.float64)
-    for i, weight in enumerate(weights.tolist()):
-        if weight > 0:
-            total.add_(row(i), alpha=weight)
-    return total
-
-
-def _lengths(vectors: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(vectors.double(), dim=-1)
-
-
-def _only(used: Tensor, values: Tensor) -> Tensor:
-    """Zeros in the place of records that are not used: 0·NaN would be NaN."""
-    return torch.where(used.view(-1, *[1] * (values.dim() - 1)), values, 0.0)
-
-
-def _weighted(values: Tensor, weights: Tensor, used: Tensor) -> Tensor:
-    return _only(used, values) * weights.to(values).view(-1, *[1] * (values.dim() - 1))

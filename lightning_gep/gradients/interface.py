@@ -38,6 +38,8 @@ class Backend(ABC):
     """ "functional", "ghost", "hooks" or "loop"."""
     together = True
     """Whether several records are differentiated in one call."""
+    forms_rows = True
+    """Whether the gradients of the records are held, not only what tells their norms and sums."""
 
     def __init__(self, module: nn.Module, loss_function: LossFunction, groups: ParameterGroups) -> None:
         self.module = module

@@ -266,8 +266,8 @@ class AccountedStrategy(ProcessStrategy):
 
 
 def without_basis(saved: dict[str, Any]) -> dict[str, Any]:
-    """A privacy state without its basis, which may be large and can be computed again."""
-    return {**saved, "subspace": None}
+    """A privacy state without what may be large and can be computed again: its basis, and a running mean."""
+    return {**saved, "subspace": None, "residual_memory": None}
 
 
 def _places(own: Path, saved: dict[str, Any], checkpoint: Path | None) -> list[Path]:

@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader
 from lightning_gep.algorithm.exchange import Exchange
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.noise import Noise, NoNoise, make_noise
+from lightning_gep.algorithm.residual_memory import ResidualMemory
 from lightning_gep.algorithm.spectral import TrackedSpectrum
 from lightning_gep.algorithm.subspace import Anchors, BasisSource, NoSubspace, PowerSubspace, RandomSubspace, Subspace
 from lightning_gep.algorithm.thresholds import Thresholds
 from lightning_gep.algorithm.tracked import TrackedSubspace
-from lightning_gep.gradients.ghost import GhostGradients
 from lightning_gep.gradients.memory import check_basis_fits, check_rows_fit, keep_freed_memory
 from lightning_gep.gradients.mixing import RECORDS_TRIED, check_collate
 from lightning_gep.gradients.withheld import withheld
@@ -66,6 +66,7 @@ class Fit:
     anchors: PublicGradients
     checks: ReleaseChecks
     basis_source: BasisSource
+    residual_memory: ResidualMemory
     noise: Noise
     sampler: PoissonSampler
     logged: list[str]
@@ -88,6 +89,7 @@ class Fit:
         return {
             "account": self.account.state_dict(),
             "subspace": source.state_dict() if isinstance(source, SharedBasis) else None,
+            "residual_memory": self.residual_memory.state_dict(),
             "chosen": dict(vars(self.chosen)),
             "ledger": None if ledger is None else str(ledger),
             "left_unprotected": [] if self.card is None else self.card.left,
@@ -106,12 +108,14 @@ def prepare_fit(
     processes: Processes,
     like_a_training_batch: Callable[[Any], Any],
     continued: Origin | None,
+    rows_needed: bool = False,
 ) -> Fit:
     """Check, choose and calibrate everything that the steps need.
 
     `continued` is the earlier part of the run, whose account, thresholds and basis are kept. `like_a_training_batch`
-    does to a public batch what Lightning does to a training batch. Raises ConfigurationError for data, modules and
-    settings that cannot be trained privately.
+    does to a public batch what Lightning does to a training batch. `rows_needed` says that someone looks at the
+    gradients of single records, whatever the mechanism needs. Raises ConfigurationError for data, modules and settings
+    that cannot be trained privately.
     """
     cost = cost.over(processes.world_size, settings.mechanism)
     persons = loader.dataset if isinstance(loader.dataset, PerPerson) else None
@@ -146,7 +150,8 @@ def prepare_fit(
         microbatch=None if cost.microbatch_size == "auto" else cost.microbatch_size,
         expected_records=loader.batch_size or 1,
         seed=seed,
-        rows_needed=settings.uses_basis,
+        rows_needed=settings.uses_basis or rows_needed,
+        turned=settings.uses_public_data and not settings.uses_basis,
         reveal_errors=reveal,
         per_person=None if persons is None else persons.records,
     )
@@ -174,7 +179,7 @@ def prepare_fit(
             checks.before_training()
             logged = gradients.choose_backend(like_a_training_batch(batch), cost.gradients, may_be_kept=may_be_kept)
         check_monitors(trainer, logged)
-        if not isinstance(gradients.backend, GhostGradients):
+        if gradients.backend.forms_rows:
             check_rows_fit(gradients.microbatch, groups.num_parameters, device)
 
         state = {} if continued is None or continued.state is None else continued.state
@@ -216,6 +221,7 @@ def prepare_fit(
         anchors,
         checks,
         _basis_source(settings, cost, gradients, processes, exchange, chosen.k, state.get("subspace")),
+        _residual_memory(settings, cost, gradients, state.get("residual_memory")),
         make_noise(settings.generator, settings.seed) if processes.is_first else NoNoise(),
         PoissonSampler(
             records,
@@ -251,6 +257,15 @@ def _basis_source(
     shared = SharedBasis(subspace, processes, exchange, device)
     shared.load_state_dict(saved)
     return shared
+
+
+def _residual_memory(
+    settings: PrivacySettings, cost: CostSettings, gradients: StepGradients, saved: dict[str, Any] | None
+) -> ResidualMemory:
+    memory = cost.residual_memory if settings.mechanism == "gep" else 0.0  # others have no residual beside an embedding
+    residuals = ResidualMemory(memory, tuple(gradients.groups.shapes))
+    residuals.load_state_dict(saved, gradients.device)
+    return residuals
 
 
 def make_subspace(cost: CostSettings, sizes: Sequence[int], quotas: Sequence[int]) -> Subspace:

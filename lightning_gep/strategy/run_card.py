@@ -107,6 +107,7 @@ def mechanism_section(
         "decay": cost.decay if tracked else None,
         "power_iterations": cost.power_iterations if uses_basis and cost.subspace == "power" else None,
         "precondition": cost.precondition if settings.mechanism == "spectral" else None,
+        "residual_memory": cost.residual_memory if settings.mechanism == "gep" else None,
         "chosen_on_public_data": list(settings.chosen_on_public_data),
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from lightning_gep.arguments import boolean, finite_positive, not_negative, one_of, positive_integer
+from lightning_gep.arguments import boolean, finite_positive, not_negative, one_of, positive_integer, share
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.accounting import check_delta, make_accountant, power_of_ten_below
 from lightning_gep.privacy.calibration import check_one_target
@@ -28,6 +28,9 @@ SubspaceName = Literal["tracked", "power", "random"]
 BackendName = Literal["auto", "functional", "ghost", "hooks", "loop"]
 StartMethod = Literal["popen", "fork", "forkserver", "spawn"]
 
+STEPS_BETWEEN_SPECTRA, ANCHORS_OF_SPECTRUM = 4, 100
+"""Schedule of mechanism="spectral" in one process. It has as much noise as 50 anchors at every step, for half of their
+gradients and a quarter of the eigendecompositions (docs/spectral.md)."""
 STEPS_BETWEEN_SUMS = 12
 """Steps between two refreshes of mechanism="spectral" with several processes, which add up about as many numbers at a
 refresh as at a step: a tenth more bytes for a convolutional network."""
@@ -151,6 +154,7 @@ class CostSettings:
     decay: float = 0.95
     power_iterations: int = 1
     precondition: bool = False
+    residual_memory: float = 0.0
     microbatch_size: int | Auto = "auto"
     gradients: BackendName = "auto"
     aux_dataloader: "DataLoader[Any] | Callable[[], DataLoader[Any]] | None" = None
@@ -162,6 +166,7 @@ class CostSettings:
         one_of("gradients", self.gradients, get_args(BackendName))
         one_of("start_method", self.start_method, get_args(StartMethod))
         boolean("precondition", self.precondition)
+        share("residual_memory", self.residual_memory, "It is the share of the mean that a step keeps; 0: none.")
         finite_positive("timeout", self.timeout, "It is the number of seconds to wait for another process.")
         positive_integer("num_anchors", self.anchors, "It is the number of public records used by each refresh.")
         if self.microbatch_size != "auto":
@@ -180,9 +185,11 @@ class CostSettings:
 
     def over(self, world_size: int, mechanism: MechanismName) -> "CostSettings":
         """These settings, with the default of `refresh_every` for so many processes."""
-        if self.refresh_every is not None or world_size == 1 or mechanism != "spectral":
+        if self.refresh_every is not None or mechanism != "spectral":
             return self
-        return replace(self, refresh_every=STEPS_BETWEEN_SUMS, num_anchors=STEPS_BETWEEN_SUMS * self.anchors)
+        if world_size > 1:
+            return replace(self, refresh_every=STEPS_BETWEEN_SUMS, num_anchors=STEPS_BETWEEN_SUMS * self.anchors)
+        return replace(self, refresh_every=STEPS_BETWEEN_SPECTRA, num_anchors=self.num_anchors or ANCHORS_OF_SPECTRUM)
 
     def anchors_due(self, first: int, *, filling: bool) -> int:
         """Public records of the next refresh; the first refresh of a tracked subspace takes at least `first`."""

@@ -18,7 +18,8 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import choose_backend, microbatches
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.choice import check_still_apart
-from lightning_gep.gradients.ghost import FactoredGradients, GhostGradients
+from lightning_gep.gradients.factors import FactoredGradients
+from lightning_gep.gradients.ghost import GhostGradients
 from lightning_gep.gradients.isolation import SEED
 from lightning_gep.gradients.memory import microbatch_for
 from lightning_gep.gradients.randomness import (
@@ -59,6 +60,7 @@ class StepGradients:
         groups: The trainable parameters.
         microbatch: The most records whose gradients are held at a time; None if what fits.
         rows_needed: Whether the mechanism needs the gradients themselves, not only their norms and sums.
+        turned: Whether it needs them in the coordinates of a public spectrum.
         expected_records: The expected number of private records, or persons, of a step on this process.
         per_person: With a number, private batches are those of persons with so many records each: one row per person.
         seed: With a seed everything random inside a step (dropout, public records and their labels) depends on seed
@@ -77,15 +79,16 @@ class StepGradients:
         expected_records: int,
         seed: int | None,
         rows_needed: bool = True,
+        turned: bool = False,
         reveal_errors: bool = False,
         per_person: int | None = None,
     ) -> None:
         self.module, self.precision, self.groups, self.reveal_errors = module, precision, groups, reveal_errors
-        self.expected_records, self.seed, self.rows_needed = expected_records, seed, rows_needed
-        self.per_person = per_person
-        # float64 sums and norms are needed, and Apple's accelerator has none.
+        self.expected_records, self.seed, self.per_person = expected_records, seed, per_person
+        # float64 sums and norms are needed, and Apple's accelerator has none: rows go to the CPU.
         device = next(module.parameters()).device
         self.device = torch.device("cpu") if device.type == "mps" else device
+        self.rows_needed, self.turned = rows_needed or self.device != device, turned
         self.asked_microbatch = microbatch
         self.largest_microbatch = microbatch_for(groups.num_parameters, device) if microbatch is None else microbatch
         self.public_batch: Any = None
@@ -111,7 +114,13 @@ class StepGradients:
         with no_trace(self.module), recorded_logs(self.module) as recorder, train_mode(self.module):
             self.counters = self._find_counters()
             self.backend = choose_backend(
-                self.module, self.loss, self.groups, public_batch, how, rows_needed=self.rows_needed
+                self.module,
+                self.loss,
+                self.groups,
+                public_batch,
+                how,
+                rows_needed=self.rows_needed,
+                turned=self.turned,
             )
         self._look_for_traces()
         for index in OTHER_BATCHES if gets_index else ():
@@ -230,7 +239,7 @@ class StepGradients:
     def chunk(self) -> int:
         """Private records that are differentiated together, always the same number: see `Backend.__call__`."""
         fits = self.backend.largest_chunk or self.largest_microbatch
-        if isinstance(self.backend, GhostGradients):
+        if not self.backend.forms_rows:
             return equal_chunks(self.expected_records, min(fits, self.asked_microbatch or fits))
         return equal_chunks(self.expected_records, min(fits, self.largest_microbatch))
 

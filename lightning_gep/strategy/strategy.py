@@ -82,22 +82,26 @@ class GEPStrategy(AccountedStrategy):
             `ParameterGroups.from_module` for other groupings and for your own.
         subspace: "tracked" (default) updates the basis with a few new public gradients at a time; "power" computes it
             anew, as in the paper; "random" needs no public gradients and serves as a baseline.
-        num_anchors: Public records per refresh of the basis. Default None: 50, or 2000 for "power". More give a better
-            basis and cost as much time as private records.
+        num_anchors: Public records per refresh of the basis. Default None: 50, or 2000 for "power", or 100 for
+            mechanism="spectral". More give a better basis and cost as much time as private records.
         refresh_every: Steps between two refreshes; larger values are faster, with an older basis. Default None: 1, but
-            12 with 12 times the anchors for mechanism="spectral" in several processes, which exchange less that way.
+            4 for mechanism="spectral". In several processes it is 12 there, with 12 times 50 anchors or what
+            `num_anchors` says: they exchange less that way.
         decay: How much of its spectrum a tracked basis keeps per refresh, from 0 to 1. Default 0.95, a memory of about
             20 refreshes. Lower it if the weights move fast.
         power_iterations: Iterations of subspace="power". Default 1, as in the paper. Each further one reads all anchors
             again, for a basis closer to their principal components.
         precondition: Keep the scaling by the public spectrum in the update of mechanism="spectral", which is often the
             better step but not the gradient any more. Default False: the update is an unbiased gradient.
+        residual_memory: For mechanism="gep": the share β of a running mean over the noisy residuals of past steps that
+            a step keeps, from 0 to below 1. Default 0.0: each step uses its own. Larger values have less noise and
+            follow the gradient with a delay of about 1/(1−β) steps. It costs no privacy.
         microbatch_size: Records whose gradients are held in memory at a time. Default "auto": what fits the device.
             Lower it if memory runs out; the result does not depend on it.
         gradients: How per-sample gradients are computed: "functional" (vectorized), "loop" (record by record, for any
             module), "hooks" (Opacus; needs the extra `hooks`), or "ghost", which gets norms and sums without forming
-            them, for mechanism="gp" and "spectral". Default "auto": ghost for these mechanisms and more than a million
-            parameters, else functional, else loop: the first that gives correct gradients on public records.
+            them, for mechanism="gp" and "spectral". Default "auto": ghost for "spectral", and for "gp" with more than a
+            million parameters, else functional, else loop: the first that gives correct gradients on public records.
         aux_dataloader: A DataLoader of public records, or a function that returns one. Default None: the method
             `aux_dataloader()` of the datamodule or module. It must not overlap with the training data.
         log_nonprivate: Log what training computes from private records, as `nonprivate/<name>`, and show error messages
@@ -127,6 +131,9 @@ class GEPStrategy(AccountedStrategy):
 
     """
 
+    _rows_needed = False
+    """Whether someone looks at the gradients of single records, whatever the mechanism needs."""
+
     def __init__(
         self,
         epsilon: float | None = PrivacySettings.epsilon,
@@ -150,6 +157,7 @@ class GEPStrategy(AccountedStrategy):
         decay: float = CostSettings.decay,
         power_iterations: int = CostSettings.power_iterations,
         precondition: bool = CostSettings.precondition,
+        residual_memory: float = CostSettings.residual_memory,
         microbatch_size: int | Auto = CostSettings.microbatch_size,
         gradients: BackendName = CostSettings.gradients,
         aux_dataloader: DataLoader[Any] | Callable[[], DataLoader[Any]] | None = CostSettings.aux_dataloader,
@@ -208,6 +216,7 @@ class GEPStrategy(AccountedStrategy):
             processes=self.processes,
             like_a_training_batch=self._like_a_training_batch,
             continued=continued,
+            rows_needed=self._rows_needed,
         )
         self._begin(fit, continued)
         announce(self.settings, fit, self.card_directory)
@@ -285,6 +294,7 @@ class GEPStrategy(AccountedStrategy):
                 step=step,
                 charge=fit.account.charge,
                 exchange=fit.exchange,
+                residual_memory=fit.residual_memory,
             )
         if self.settings.log_nonprivate:
             fit.gradients.log_nonprivate(self._batch)

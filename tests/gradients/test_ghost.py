@@ -14,14 +14,14 @@ from lightning_gep.algorithm.spectral import Rotation, TrackedSpectrum
 from lightning_gep.algorithm.subspace import NoSubspace
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import choice
-from lightning_gep.gradients.ghost import (
+from lightning_gep.gradients.factors import (
     ConvolutionFactor,
     EmbeddingFactor,
     Factor,
     FactoredGradients,
-    GhostGradients,
     LinearFactor,
 )
+from lightning_gep.gradients.ghost import GhostGradients
 from lightning_gep.gradients.loop import LoopGradients
 from lightning_gep.privacy.release import GP
 from tests.gradients_zoo import ZOO, Classifier, Steps, choose, cross_entropy, loss_of
@@ -63,7 +63,7 @@ def images(*shape: int) -> Tensor:
 
 
 def words(length: int) -> Tensor:
-    return torch.randint(0, 9, (N, length)) * 100  # words repeat within a record, and 0 is padding
+    return torch.randint(0, 9, (N, length)) * 60  # words repeat within a record, and 0 is padding
 
 
 def network(*layers: nn.Module, features: int) -> Classifier:
@@ -81,7 +81,7 @@ CASES: dict[str, Any] = {
     "several images a record": lambda: (network(Frames(), nn.Tanh(), features=64), images(3, 2, 4, 4)),
     "a layer used twice": lambda: (network(*[nn.Linear(5, 5)] * 2, nn.Tanh(), features=5), images(5)),
     "a convolution used twice": lambda: (network(*[nn.Conv2d(2, 2, 3, padding=1)] * 2, features=32), images(2, 4, 4)),
-    "Embedding that is rotated": lambda: (Text(900), words(12)),
+    "Embedding that is rotated": lambda: (Text(500), words(12)),
     "Embedding that is not": lambda: (Text(1500), words(12)),
     "GroupNorm": lambda: (network(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), features=36), images(2, 5, 5)),
 }
@@ -128,6 +128,18 @@ def test_norms_are_those_of_a_loop_and_never_smaller(name: str, coordinates: str
     ratios = backend.factored(batch).norms(turned) / row_norms(exact)
     assert float(ratios.min()) >= 1 - 1e-6
     assert float(ratios.max()) < 1 + 1e-3
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("coordinates", ["gradients", "full", "separable"])
+def test_rows_that_are_formed_are_those_of_a_loop_and_none_of_the_padding(name: str, coordinates: str) -> None:
+    backend, batch, exact = case(name, torch.float64)
+    turned = [] if coordinates == "gradients" else rotations(backend.groups, separable=coordinates == "separable")
+    if turned:
+        parts = exact.split([shape.numel() for shape in backend.groups.shapes.values()], dim=1)
+        exact = torch.cat([one.coordinates(part) for one, part in zip(turned, parts, strict=True)], dim=1)
+    for chunk in (None, N + 4):
+        torch.testing.assert_close(backend.factored(batch, chunk).coordinates(turned), exact)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -253,13 +265,16 @@ def test_it_is_chosen_for_large_models_whose_rows_nobody_needs(monkeypatch: pyte
     module, batch = ZOO["Linear"].build()
     groups = ParameterGroups.from_module(module)
 
-    def chosen(rows_needed: bool) -> str:
-        return choice.choose_backend(module, loss_of(module), groups, batch, rows_needed=rows_needed).name
+    def chosen(rows_needed: bool, *, turned: bool = False) -> tuple[str, bool]:
+        backend = choice.choose_backend(module, loss_of(module), groups, batch, rows_needed=rows_needed, turned=turned)
+        return backend.name, backend.forms_rows
 
-    assert chosen(rows_needed=False) == "functional"
+    assert chosen(rows_needed=False) == ("functional", True)
+    assert chosen(rows_needed=False, turned=True) == ("ghost", True)
+    assert chosen(rows_needed=True, turned=True) == ("functional", True)  # where rows have to be moved elsewhere
     monkeypatch.setattr(choice, "ROWS_UP_TO", 10)
-    assert chosen(rows_needed=False) == "ghost"
-    assert chosen(rows_needed=True) == "functional"
+    assert chosen(rows_needed=False) == chosen(rows_needed=False, turned=True) == ("ghost", False)
+    assert chosen(rows_needed=True) == ("functional", True)
     penalised = Steps(lambda m, b: cross_entropy(m, b) + 0.1 * sum(p.square().sum() for p in m.parameters()))
     groups = ParameterGroups.from_module(penalised)
     assert choice.choose_backend(penalised, loss_of(penalised), groups, batch, rows_needed=False).name == "functional"
@@ -268,12 +283,16 @@ def test_it_is_chosen_for_large_models_whose_rows_nobody_needs(monkeypatch: pyte
 @pytest.mark.parametrize("mechanism", ["gp", "spectral"])
 def test_a_fit_is_that_with_gradients(mechanism: str, tmp_path: Any) -> None:
     weights = {}
-    for gradients in ("functional", "ghost"):
+    for gradients in ("functional", "ghost", "auto"):
         module, private = Toy(), strategy(mechanism=mechanism, clip_norm=0.2, gradients=gradients)
         trainer(tmp_path / gradients, private, max_epochs=3).fit(module, loader())
         weights[gradients] = torch.cat([p.detach().flatten() for p in module.parameters()])
-        assert private.prepared.gradients.backend.name == gradients
+        backend = private.prepared.gradients.backend
+        formed_by_layers = gradients == "auto" and mechanism == "spectral"
+        assert backend.name == ("ghost" if gradients == "ghost" or formed_by_layers else "functional")
+        assert backend.forms_rows == (gradients != "ghost")
     torch.testing.assert_close(weights["ghost"], weights["functional"], rtol=0, atol=2e-3)
+    torch.testing.assert_close(weights["auto"], weights["functional"], rtol=0, atol=1e-5)
 
 
 def test_mechanisms_that_project_gradients_need_them() -> None:

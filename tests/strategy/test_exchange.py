@@ -46,7 +46,7 @@ def trained(directory, devices, module=None, steps=STEPS, **settings):
     "settings",
     [
         {"mechanism": "gp"},
-        {"mechanism": "gep", "refresh_every": 2, "num_anchors": 21},
+        {"mechanism": "gep", "refresh_every": 2, "num_anchors": 21, "residual_memory": 0.8},
         {"mechanism": "gep", "subspace": "power", "power_iterations": 2, "refresh_every": 10, "k": 4},
         {"mechanism": "spectral", "refresh_every": 2, "num_anchors": 21},
     ],

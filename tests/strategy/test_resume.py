@@ -21,12 +21,17 @@ def begun(tmp_path_factory):
     return directory
 
 
-@pytest.mark.parametrize(("mechanism", "steps"), [("gep", (1, 4, 7)), ("gp", (5,)), ("spectral", (3,))])
-def test_a_seeded_run_resumes_bit_for_bit(tmp_path, mechanism, steps):
-    unbroken, _ = run(tmp_path, strategy(mechanism=mechanism), callbacks=[every_step(tmp_path / "all")])
+@pytest.mark.parametrize(
+    ("mechanism", "steps", "settings"),
+    [("gep", (1, 4, 7), {}), ("gep", (4,), {"residual_memory": 0.8}), ("gp", (5,), {}), ("spectral", (3,), {})],
+    ids=["gep", "gep with a memory", "gp", "spectral"],
+)
+def test_a_seeded_run_resumes_bit_for_bit(tmp_path, mechanism, steps, settings):
+    using = {"mechanism": mechanism, **settings}
+    unbroken, _ = run(tmp_path, strategy(**using), callbacks=[every_step(tmp_path / "all")])
     for step in steps:
         checkpoint = tmp_path / "all" / f"step={step}.ckpt"
-        resumed, fit = run(tmp_path, strategy(mechanism=mechanism), checkpoint=checkpoint)
+        resumed, fit = run(tmp_path, strategy(**using), checkpoint=checkpoint)
         assert torch.equal(weights(resumed), weights(unbroken)), f"resumed after step {step}"
         assert fit.global_step == STEPS
 
