@@ -123,6 +123,9 @@ class LinearFactor(Factor):
             b, a = (rotation.side(i, values) for i, values in enumerate((b, a)))
             rotation = None
         total, terms = (_lengths(a) * _lengths(b)).sum(1), sum(a.shape[1:]) + b.shape[-1]
+        if rotation is not None and a.shape[1] == 1:
+            error = (_gamma(terms) + _of_turning(rotation, rotation.without(0).without(1))) * total
+            return _squares_of_one(b, a, rotation, error)
         if rotation is None and a.shape[1] * (a.shape[2] + b.shape[2]) <= a.shape[2] * b.shape[2]:
             products = torch.bmm(a, a.mT).double() * torch.bmm(b, b.mT).double()
             return products.sum((1, 2)).clamp(min=0) + _gamma(terms) * total**2
@@ -267,6 +270,15 @@ def _turned_products(first: Tensor, second: Tensor, rotation: Rotation | None) -
             second, rotation = _turn(second, rotation.bases[1]), rotation.without(1)
     products = first.mT * second if first.shape[1] == 1 else torch.bmm(first.mT, second)
     return products.flatten(1), rotation
+
+
+def _squares_of_one(first: Tensor, second: Tensor, rotation: Rotation, error: Tensor) -> Tensor:
+    """Squared norms of the coordinates at a single position: Σ first²second²/d², without the products themselves."""
+    rows, columns = (
+        _turn(side, basis)[:, 0].double() ** 2 for side, basis in zip((first, second), rotation.bases, strict=True)
+    )
+    squares = ((rows @ rotation.scales.double() ** -2) * columns).sum(1)
+    return (squares.sqrt() + error / float(rotation.scales.min())) ** 2
 
 
 def _of_turning(before: Rotation | None, after: Rotation | None) -> float:
