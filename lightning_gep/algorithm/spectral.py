@@ -30,6 +30,8 @@ SEPARABLE_ABOVE = 2**20
 cannot tell so many apart, and norms then follow from inputs and output gradients of a layer alone (ghost clipping)."""
 NUMBERS_AT_ONCE = 2**19
 """Entries of gradients that a CPU turns at a time: they then stay in its cache, which saves a third of the time."""
+LARGE_KERNEL = 16
+"""Entries of a kernel from which one product over all channels is faster than one for each output channel."""
 EXPONENT = 0.25
 """d = energy^(1/4) minimizes the total noise. With d = D^a, a record's ‖z‖² has mean Σ D^(1−2a), which sets the
 clipping threshold, and the noise mapped back has energy proportional to Σ D^(2a). By Cauchy–Schwarz their product is
@@ -348,7 +350,7 @@ def _turned(tensors: Tensor, bases: Sequence[Tensor | None]) -> Tensor:
     out, *inside = (None if basis is None else basis.to(tensors.dtype) for basis in bases)
     if len(inside) == 2:  # channels last: one large product, where their own place takes many small ones
         channels, kernel = inside
-        if kernel is not None and len(kernel) > tensors.shape[2]:  # few channels: the kernel's product is the large one
+        if kernel is not None and len(kernel) >= min(LARGE_KERNEL, tensors.shape[2]):
             tensors, kernel = _turned_from_the_right(tensors, kernel), None
         turned = _turned_from_the_right(tensors.mT, channels)
         turned = turned if kernel is None else kernel.T @ turned

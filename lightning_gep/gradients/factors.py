@@ -131,7 +131,10 @@ class LinearFactor(Factor):
         # The products that are added up, here and, with a factor for the norm's square, in `weighted_sum`.
         gamma, lost = _gamma(3 * count + inside + outside), count * (inside + outside) * SMALLEST
         total = (_lengths(a) * _lengths(b)).sum(1)
-        if rotation is None and count * (inside + outside) <= inside * outside:
+        if rotation is not None and count == 1:
+            error = (gamma + _of_turning(rotation, rotation.without(0).without(1))) * total + lost
+            squares = _squares_of_one(b, a, rotation, error)
+        elif rotation is None and count * (inside + outside) <= inside * outside:
             products = torch.bmm(a, a.mT).double() * torch.bmm(b, b.mT).double()
             squares = products.sum((1, 2)).clamp(min=0) + gamma * total**2 + (count * (inside + outside)) * lost
         else:
@@ -307,6 +310,15 @@ def _turned_products(first: Tensor, second: Tensor, rotation: Rotation | None) -
             second, rotation = _turn(second, rotation.bases[1]), rotation.without(1)
     products = first.mT * second if first.shape[1] == 1 else torch.bmm(first.mT, second)
     return products.flatten(1), rotation
+
+
+def _squares_of_one(first: Tensor, second: Tensor, rotation: Rotation, error: Tensor) -> Tensor:
+    """Squared norms of the coordinates at a single position: Σ first²second²/d², without the products themselves."""
+    rows, columns = (
+        _turn(side, basis)[:, 0].double() ** 2 for side, basis in zip((first, second), rotation.bases, strict=True)
+    )
+    squares = ((rows @ rotation.scales.double() ** -2) * columns).sum(1)
+    return (squares.sqrt() + error / float(rotation.scales.min())) ** 2
 
 
 def _of_turning(before: Rotation | None, after: Rotation | None) -> float:

@@ -29,8 +29,8 @@ BackendName = Literal["auto", "functional", "ghost", "hooks", "loop"]
 StartMethod = Literal["popen", "fork", "forkserver", "spawn"]
 
 STEPS_BETWEEN_SPECTRA, ANCHORS_OF_SPECTRUM = 4, 100
-"""Schedule of mechanism="spectral" in one process. It has as much noise as 50 anchors at every step, for half of their
-gradients and a quarter of the eigendecompositions (docs/spectral.md)."""
+"""Schedule of mechanism="spectral" in one process, that of the published results. Every step would have less noise in
+the first dozens of steps, at twice the anchors and four times the eigendecompositions (docs/spectral.md)."""
 STEPS_BETWEEN_SUMS = 12
 """Steps between two refreshes of mechanism="spectral" with several processes, which add up about as many numbers at a
 refresh as at a step: a tenth more bytes for a convolutional network."""
