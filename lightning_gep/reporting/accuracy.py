@@ -58,7 +58,7 @@ def against_epsilon(
         summary=f"{plot.summary[:-1]}, beside the paper's published curves.",
         traces=curves + plot.traces,
         legend=plot.legend + entries,
-        table=replace(plot.table, rows=plot.table.rows + [[*row[:-1], "", row[-1]] for row in paper_rows(paper)]),
+        table=replace(plot.table, rows=plot.table.rows + _paper_rows(paper)),
         notes=notes + remarks(paper),
     )
 
@@ -143,11 +143,11 @@ def _paper_curves(paper: Published) -> tuple[list[plots.Trace], list[plots.Entry
     return traces, legend
 
 
-def paper_rows(paper: Published) -> list[list[str]]:
-    """Method, ε, ε by PLD where it was computed, and test accuracy."""
+def _paper_rows(paper: Published) -> list[list[str]]:
+    """Their numbers: setting, claimed ε, ε by PLD where it was computed, no number of runs, test accuracy."""
     rows = []
     for kind, values in paper.accuracies.items():
         true = [f"{epsilon:g} (PLD)" for epsilon in paper.by_pld.get(kind, ())] or ["not computed"] * len(EPSILONS)
         for claimed, spent, value in zip(EPSILONS, true, values, strict=True):
-            rows.append([f"{mechanism_name(kind)}, paper", f"{claimed:g} claimed", spent, f"{value:g}"])
+            rows.append([f"{mechanism_name(kind)}, paper", f"{claimed:g} claimed", spent, "", f"{value:g}"])
     return rows

@@ -7,7 +7,7 @@ from lightning_gep.audit import Finding
 from lightning_gep.cli.audit.output import COLUMNS, by_part, rows, shown, verdict
 from lightning_gep.privacy.files import write_text
 from lightning_gep.privacy.rounding import rounded_up
-from lightning_gep.reporting.pages import page as html_page
+from lightning_gep.reporting.pages import plots_page
 from lightning_gep.reporting.plots import Entry, Plot, Style, Table, axis, trace
 from lightning_gep.reporting.text import counted, mechanism_name
 
@@ -17,16 +17,16 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up")
 def write_page(path: Path, findings: Sequence[Finding], confidence: float) -> None:
     """Write the page of these findings."""
     plots = [bounds_plot(title, members) for title, members in by_part(findings).items()]
-    text = html_page(
-        "audit.html",
-        command="gep-audit",
-        title="Claimed ε and lower bounds",
-        plots=plots,
-        navigation=[(f"plot-{plot.key}-title", plot.title) for plot in plots],
-        figures=plots,
-        verdict=verdict(findings, confidence),
-        exceeded=any(finding.exceeded for finding in findings),
-        assumptions={bound.name: bound.assumes for finding in findings for bound in finding.bounds},
+    said = verdict(findings, confidence)
+    assumptions = {bound.name: bound.assumes for finding in findings for bound in finding.bounds}
+    text = plots_page(
+        "gep-audit",
+        "Claimed ε and lower bounds",
+        plots,
+        "What each bound assumes",
+        Table(["bound", "assumes"], [[*each] for each in assumptions.items()]),
+        **({"notice": said} if any(finding.exceeded for finding in findings) else {"words": [said]}),
+        rounding="Claims are rounded up, bounds down.",
     )
     write_text(path, text)
 
