@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from lightning_gep.cli.commands import errors_in_a_line
 from lightning_gep.cli.console import short_path
 from lightning_gep.errors import ConfigurationError
 from recipes.measured.__main__ import measure_missing
 from recipes.page import PAGE, write_page
 from recipes.page.table import in_short
-from recipes.running.ending import exit_code
 from recipes.running.outcome import RESULTS, results_of
 from recipes.running.runner import ROOT, Job, Places, work
 from recipes.tables import TABLES, runs_in_order
@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = getattr(asked, option)
         asked.overrides += [word for word in words if _is_override(word)]
         setattr(asked, option, [word for word in words if not _is_override(word)])
-    return exit_code(parser.prog, lambda: run(asked))
+    with errors_in_a_line(parser.prog):
+        return run(asked)
 
 
 def run(asked: argparse.Namespace) -> int:

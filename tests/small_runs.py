@@ -2,10 +2,7 @@
 
 import traceback
 
-from hydra import compose, initialize_config_dir
-
-from lightning_gep.arguments import quoted
-from lightning_gep.cli.configs import config_directory
+from lightning_gep.cli.configs import composed
 from lightning_gep.cli.train import single_job
 from recipes.running.settings import settings_of
 
@@ -54,10 +51,8 @@ class Ended:
 def start_here(arguments, log):
     """As recipes.running.runner.start does, without waiting for Lightning to be imported once more."""
     overrides = [word for word in arguments if not word.startswith("hydra.run.dir=")]
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        config = compose("train", [*overrides, f"output_dir={quoted(str(log.parent))}"])
     try:
-        single_job(config, [])
+        single_job(composed(overrides, log.parent), [])
     except SystemExit as end:
         return Ended(end.code)
     except Exception:

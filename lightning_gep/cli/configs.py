@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
 
+from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.types import Override
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 import lightning_gep
 from lightning_gep.errors import ConfigurationError
@@ -23,6 +24,15 @@ def config_directory() -> Path:
     package = Path(lightning_gep.__file__).resolve().parent
     packaged = package / "conf"
     return packaged if packaged.is_dir() else package.parent / "conf"
+
+
+def composed(overrides: Iterable[str], output_dir: str | Path = ".") -> DictConfig:
+    """The configuration of a job as gep-train composes it."""
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        config = compose("train", list(overrides))
+    check_keys(config)
+    config.output_dir = str(output_dir)  # Hydra knows it inside a job only
+    return config
 
 
 def check_keys(keys: Iterable[object]) -> None:

@@ -12,22 +12,24 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from lightning_gep.cli.commands import errors_in_a_line
+from lightning_gep.cli.configs import composed
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.files import write_json
 from recipes.measured.figures import FIGURES
 from recipes.measured.figures.gradient_norms import FIGURE_1, noise_norms
 from recipes.measured.measuring import file_of, measure
-from recipes.measured.training import composed, experiment
-from recipes.running.ending import exit_code
+from recipes.measured.training import experiment
 from recipes.running.outcome import RESULTS
 
 KS = dict.fromkeys(("cifar10", "svhn"), (100, 250, 500, 1000, 1500, 2000))
 KS["mnist"] = tuple(k // 2 for k in KS["cifar10"])  # the paper halves k there
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Exit code 0, or 2 for a setting that cannot work."""
-    return exit_code("python -m recipes.measured", lambda: draw_figures(parse(arguments)))
+    with errors_in_a_line("python -m recipes.measured"):
+        draw_figures(parse(arguments))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -55,7 +57,7 @@ def draw_figures(asked: argparse.Namespace) -> None:
     """Measure what is missing, then draw and print every figure."""
     figures = measure(asked)
     if "noise" not in figures:
-        epochs = {e: composed(experiment(asked.data, "gp", e)).trainer.max_epochs for e in (2, 8)}
+        epochs = {e: composed([f"experiment={experiment(asked.data, 'gp', e)}"]).trainer.max_epochs for e in (2, 8)}
         figures["noise"] = noise_norms(figures["settings"], [(2, epochs[2]), FIGURE_1, (8, epochs[8])])
         write_json(file_of(asked), figures)
     for figure in FIGURES:
@@ -75,4 +77,4 @@ def measure_missing(data_directory: Path, work: Path, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

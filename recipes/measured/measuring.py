@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from benchmarks.machine import description
 from lightning_gep.arguments import positive_integer
+from lightning_gep.cli.configs import composed
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.files import now, read_json, write_json
 from lightning_gep.privacy.release import Part, Release
@@ -24,7 +25,7 @@ from lightning_gep.reporting.records import RunRecord
 from recipes.measured.batch import ByGroup, of_gradients, of_projection
 from recipes.measured.gradients import PUBLIC, RANDOM, MeasuredGradients
 from recipes.measured.nested_basis import NestedBasis, cold_start, random_basis
-from recipes.measured.training import composed, deciding_settings, experiment, training, weights_after
+from recipes.measured.training import deciding_settings, experiment, training, weights_after
 from recipes.running.settings import without_machine
 
 EPOCHS = 2
@@ -48,7 +49,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
     gradients = MeasuredGradients(config, records=asked.batch, anchors=asked.anchors)
     an_epoch = -(-gradients.num_records // config.data.batch_size)
     ks = sorted({*asked.k, config.mechanism.k})
-    clip_norm = composed(experiment(asked.data, "gp")).mechanism.clip_norm
+    clip_norm = composed([f"experiment={experiment(asked.data, 'gp')}"]).mechanism.clip_norm
     figures = _begun(asked, config, gradients, ks, clip_norm)
     steps = sorted(asked.steps or (epoch * an_epoch for epoch in range(EPOCHS + 1)))
     there = {step: figures["steps"].get(str(step), {"bases": {}})["bases"] for step in steps}

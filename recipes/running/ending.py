@@ -1,20 +1,8 @@
-"""How a command ends: a refused setting is one sentence instead of a traceback, and every signal is like Ctrl-C."""
+"""How a command is stopped: every signal is like Ctrl-C."""
 
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-
-from lightning_gep.errors import ConfigurationError
-
-
-def exit_code(program: str, run: Callable[[], int | None]) -> int:
-    """What `run` returns, or 0; 2 after printing why a setting was refused."""
-    try:
-        return run() or 0
-    except ConfigurationError as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
 
 
 @contextmanager

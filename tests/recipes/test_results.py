@@ -120,7 +120,8 @@ def test_a_failed_run_says_why_and_the_exit_code_is_1(mnist, tmp_path, started, 
     ],
 )
 def test_an_option_that_cannot_work_is_a_line_and_exit_code_2(arguments, message, started, capsys):
-    assert results.main(arguments) == 2
+    with pytest.raises(SystemExit, match="2"):
+        results.main(arguments)
     assert message in capsys.readouterr().err
     assert not started
 

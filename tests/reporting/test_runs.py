@@ -13,20 +13,6 @@ def edit(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def test_a_finished_run(tmp_path):
-    write_run(tmp_path / "one", mechanism="gep", k=100, epsilon=8.0)
-    collection = load(tmp_path / "one")
-    run = collection.single
-    assert (run.mechanism, run.k, run.target_epsilon, run.data) == ("gep", 100, 8.0, "Digits")
-    assert run.epsilon == pytest.approx(8.0, abs=0.01)
-    assert run.private
-    assert not run.not_private
-    assert run.newest("test/accuracy") > 0.5
-    assert run.curve("val/accuracy")[0][0] == 9.0
-    assert run.card["format"] == 1
-    assert not collection.warnings
-
-
 def test_the_states_of_a_sweep(tmp_path):
     jobs = write_sweep(tmp_path, states=["running", "running", "waiting", "failed"])
     with locked(tmp_path / jobs[0]):

@@ -53,7 +53,7 @@ def noise_by_batch_size(plans: Sequence[NoisePlan]) -> Plot:
             f"{name}, {plan.size.steps} steps\nbatch {batch:g}: noise {noise:.4g}"
             for plan, (batch, noise) in zip(members, points, strict=True)
         ]
-        plot.add(entry, [trace(points, texts, entry, mode="lines+markers")])
+        plot.add(entry, [trace(points, texts, entry, mode="lines+markers")], texts)
     return plot
 
 
@@ -72,7 +72,7 @@ def epsilon_over_steps(plans: Sequence[NoisePlan]) -> Plot:
     for entry in entries:
         points = [(0.0, 0.0), *((float(at), epsilon) for at, epsilon in curves[entry.label][0].epsilon_over_steps())]
         texts = [f"{entry.label}\nstep {steps:g}: ε {epsilon:.3f}" for steps, epsilon in points]
-        plot.add(entry, [trace(points, texts, entry)])
+        plot.add(entry, [trace(points, texts, entry)], texts)
     return plot
 
 

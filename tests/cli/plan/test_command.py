@@ -8,12 +8,11 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from rich.console import Console
 
 from lightning_gep.algorithm.groups import ParameterGroups
-from lightning_gep.cli.configs import config_directory
+from lightning_gep.cli.configs import composed, config_directory
 from lightning_gep.cli.plan.command import main
 from lightning_gep.cli.plan.costs import plan_noise
 from lightning_gep.cli.plan.output import NOISE, plan_table
@@ -37,11 +36,10 @@ def rows(tmp_path, *arguments):
 
 def strategys_plan(*overrides):
     """The plan that training with these overrides would have: built as the strategy builds it, without training."""
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        config = compose("train", ["output_dir=.", *overrides])
-        strategy = instantiate(config.mechanism, **config.privacy)
-        trainer = instantiate(config.trainer)(logger=False, callbacks=[], enable_checkpointing=False, accelerator="cpu")
-        data, model = instantiate(config.data), instantiate(config.model)
+    config = composed(overrides)
+    strategy = instantiate(config.mechanism, **config.privacy)
+    trainer = instantiate(config.trainer)(logger=False, callbacks=[], enable_checkpointing=False, accelerator="cpu")
+    data, model = instantiate(config.data), instantiate(config.model)
     data.setup("fit")
     loader = data.train_dataloader()
     return strategy.settings.plan(
