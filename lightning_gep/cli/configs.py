@@ -2,9 +2,10 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.types import Override
@@ -47,6 +48,15 @@ def check_keys(keys: Iterable[object]) -> None:
             f"The configuration has an unknown key {unknown[0]!r}. Remove it, or spell it as one of "
             f"{', '.join(sorted(KEYS))}."
         )
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Every setting by its whole key: `{"a": {"b": 1}}` is `{"a.b": 1}`."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        found |= flat(value, f"{key}.") if isinstance(value, Mapping) else {key: value}
+    return found
 
 
 def combinations(overrides: Iterable[Override]) -> list[list[str]]:

@@ -38,14 +38,14 @@ def progress(runs: list[Run]) -> str:
     return ", ".join([finished, *(f"{count} {status}" for status, count in sorted(counts.items()))])
 
 
-def best_run(runs: Iterable[Run]) -> Run | None:
-    """The finished private run with the highest validation accuracy, if there is a choice. Ignores test accuracy."""
+def best_run(runs: Iterable[Run], least: int = 2) -> Run | None:
+    """The finished private run with the highest validation accuracy of at least so many. Ignores test accuracy."""
     scores = [
         (accuracy, run)
         for run in runs
         if run.finished and not run.not_private and (accuracy := run.newest("val/accuracy")) is not None
     ]
-    return max(scores, key=lambda pair: pair[0])[1] if len(scores) > 1 else None
+    return max(scores, key=lambda pair: pair[0])[1] if len(scores) >= least else None
 
 
 def best_sentences(collection: Collection, best: Run) -> list[str]:
