@@ -122,16 +122,9 @@ def test_every_part_is_part_of_an_experiment():
     assert parts == set(re.findall(r"- /((?:paper|better)/\w+)", words))
 
 
-def flat(config, path=""):
-    """Every setting by its whole name."""
-    if not isinstance(config, dict):
-        return {path: config}
-    return {key: value for name in config for key, value in flat(config[name], f"{path}.{name}".strip(".")).items()}
-
-
 def differing(name, other="mnist_best"):
     """The settings in which two experiments differ."""
-    one, two = (flat(OmegaConf.to_container(composed(each), resolve=True)) for each in (name, other))
+    one, two = (configs.flat(OmegaConf.to_container(composed(each), resolve=True)) for each in (name, other))
     return {key for key in one.keys() | two.keys() if one.get(key) != two.get(key)}
 
 

@@ -58,16 +58,6 @@ def too_low(table: Table, results: dict[str, list[Result]]) -> str:
     return "".join(warnings)
 
 
-def in_short(table: Table, results: dict[str, list[Result]]) -> list[str]:
-    """One line for each cell, with or without results."""
-    lines = [
-        f"  {cell.panel}: {cell.line}: {accuracy(runs, table.judged_by) or 'not run'}"
-        + (f" ({len(runs)} of {len(cell.seeds)} runs)" if 0 < len(runs) < len(cell.seeds) else "")
-        for cell, runs in ((cell, results[cell.name]) for cell in table.cells)
-    ]
-    return [f"{table.title} ({OURS[table.judged_by]})", *lines]
-
-
 def published(cell: Cell) -> str:
     """The paper's figure."""
     if cell.published is None:

@@ -98,12 +98,9 @@ def test_an_automatic_k_comes_from_the_card(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"_target_": "recipes.data.digits.DigitsDataModule"}, "Digits"),
         ({"_target_": "my.data.MNISTDataModule"}, "MNIST"),
         ({"_target_": "my.data.FashionMNISTDataModule"}, "FashionMNIST"),
         ({"_target_": "my.data.CIFAR10DataModule"}, "CIFAR-10"),
-        ({"_target_": "my.data.CIFAR100DataModule"}, "CIFAR100"),
-        ({"_target_": "recipes.data.images.ImageDataModule", "name": "svhn"}, "SVHN"),
         ({"_target_": "recipes.data.images.ImageDataModule", "name": "cifar10"}, "CIFAR-10"),
         ({"_target_": "recipes.data.features.FeaturesDataModule", "name": "cifar10"}, "features of cifar10"),
     ],
