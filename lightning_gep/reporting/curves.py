@@ -80,10 +80,7 @@ def over_steps(quantity: Quantity, runs: list[Run], settings: Settings) -> plots
         entry = replace(entry, label=members[0].job if single else entry.label, style=replace(entry.style, symbol=""))
         points = mean_curve((run.curve(quantity.logged) for run in members), quantity.scale)
         shown = thinned(points, POINTS)
-        texts = [
-            f"{entry.label}\nstep {p.step:g}: {with_spread(p.mean, p.deviation, 3)}, {counted(p.runs, 'run')}"
-            for p in shown
-        ]
+        texts = [f"{entry.label}\nstep {p.step:g}: {with_spread(p.mean, p.deviation, 3)}" for p in shown]
         traces = [plots.band(shown, entry)] if banded else []
         traces.append(plots.trace([(p.step, p.mean) for p in shown], texts, entry))
         plot.add(entry, traces, thinned(texts, ROWS))
