@@ -4,6 +4,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lightning_gep.cli.interrupts import handled_by
+
 
 @contextmanager
 def signals_as_ctrl_c() -> Iterator[None]:
@@ -11,9 +13,5 @@ def signals_as_ctrl_c() -> Iterator[None]:
     stops = [signal.SIGINT, signal.SIGTERM]  # scripts ignore SIGINT in the background, and runs would inherit that
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         stops.append(signal.SIGHUP)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in stops}
-    try:
+    with handled_by(signal.default_int_handler, stops):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
