@@ -1,4 +1,4 @@
-"""Findings as one HTML page: a plot and a table for each part of the audit."""
+"""Findings as one HTML page: a plot for each part of the audit, and a table of all bounds."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def write_page(path: Path, findings: Sequence[Finding], confidence: float) -> No
         "Claimed ε and lower bounds",
         plots,
         "All bounds",
-        Table(COLUMNS, [row for finding in findings for row, _ in rows(finding)]),
+        Table(["part", *COLUMNS], [[finding.part, *row] for finding in findings for row, _ in rows(finding)]),
         words=[*([] if exceeded else [said]), *assumptions.values()],
         notice=said if exceeded else "",
         rounding="Claims are rounded up, bounds down.",
