@@ -32,7 +32,6 @@ results: setup  ## fill the tables in docs/results: run what is missing, on data
 
 bench: setup  ## time and memory of a private step beside the alternatives (use an idle machine)
 	$(BIN)/python -m benchmarks.run
-	$(BIN)/python -m benchmarks.profile_step
 	$(BIN)/python -m benchmarks.scaling
 
 audit: $(VENV)/.example  ## lower bounds on ε, measured, beside the claims of every mechanism (audit.html)

@@ -11,6 +11,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import AutoModelForSequenceClassification
 
-from benchmarks.measure import Measured, memory_mb, quietly_elsewhere, reset_peak
+from benchmarks.measure import Clock, Measured, quietly_elsewhere
 from lightning_gep.algorithm.gep import gradient_embedding_perturbation
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.noise import make_noise
@@ -38,7 +39,7 @@ from lightning_gep.strategy.step import StepGradients
 from recipes.text.corpora import encoder_folder
 
 RESULTS = Path(__file__).parent / "results" / "lora.json"
-BATCH, LENGTH, WORDS, CLASSES, WARM_UP = 64, 32, 30_000, 8, 1
+BATCH, LENGTH, WORDS, CLASSES = 64, 32, 30_000, 8
 CPU = torch.device("cpu")
 
 
@@ -61,19 +62,11 @@ class Classifier(LightningModule):
         return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=0.01)
 
 
-class Watch:
-    """Processor seconds from step to step, and the peak of memory."""
-
-    def __init__(self) -> None:
-        self.measured = Measured(baseline_mb=memory_mb("VmRSS"))
-        reset_peak()
-        self._last = time.process_time()
-
-    def tick(self) -> None:
-        """A step has ended."""
-        self.measured.seconds.append(time.process_time() - self._last)
-        self.measured.peak_mb = memory_mb("VmHWM")
-        self._last = time.process_time()
+def processor_clock() -> Clock:
+    """Counts processor seconds, and memory from now on."""
+    clock = Clock(now=time.process_time)
+    clock.start()
+    return clock
 
 
 def make_batch(seed: int = 0) -> list[Tensor]:
@@ -88,19 +81,19 @@ def make_batch(seed: int = 0) -> list[Tensor]:
 def plain(steps: int) -> Measured:
     """Without privacy."""
     module, batch = Classifier().train(), make_batch()
-    optimizer, watch = module.configure_optimizers(), Watch()
+    optimizer, clock = module.configure_optimizers(), processor_clock()
     for _ in range(steps):
         optimizer.zero_grad()
         module.training_step(batch, 0).backward()
         optimizer.step()
-        watch.tick()
-    return watch.measured
+        clock.tick()
+    return clock.measured
 
 
 def private(steps: int, mechanism: str, kind: type[FunctionalGradients]) -> Measured:
     """The steps of GEPStrategy on a batch that is given, without the checks that it makes once an epoch."""
     module, batch = Classifier().train(), make_batch()
-    optimizer, watch = module.configure_optimizers(), Watch()
+    optimizer, clock = module.configure_optimizers(), processor_clock()
     keep_freed_memory(CPU)
     groups = ParameterGroups.from_module(module)
     gradients = StepGradients(
@@ -126,14 +119,14 @@ def private(steps: int, mechanism: str, kind: type[FunctionalGradients]) -> Meas
         )
         gradients.put(gradient)
         optimizer.step()
-        watch.tick()
-    return watch.measured
+        clock.tick()
+    return clock.measured
 
 
 def opacus(steps: int) -> Measured:
     """Opacus' ghost clipping, which runs the backward pass twice."""
     module, batch = Classifier().train(), make_batch()
-    watch, (words, mask, labels) = Watch(), batch
+    clock, (words, mask, labels) = processor_clock(), batch
     model, optimizer, loss, _ = PrivacyEngine().make_private(
         module=module.model,
         optimizer=module.configure_optimizers(),
@@ -148,8 +141,8 @@ def opacus(steps: int) -> Measured:
         optimizer.zero_grad()
         loss(model(input_ids=words, attention_mask=mask).logits, labels).backward()
         optimizer.step()
-        watch.tick()
-    return watch.measured
+        clock.tick()
+    return clock.measured
 
 
 CONTENDERS: dict[str, Callable[[int], Measured]] = {
@@ -161,20 +154,17 @@ CONTENDERS: dict[str, Callable[[int], Measured]] = {
 }
 
 
-def _measure(name: str, steps: int, pipe: Any) -> None:
+def _measured(name: str, steps: int) -> Measured:
     with quietly_elsewhere():
-        pipe.send(CONTENDERS[name](steps))
+        return CONTENDERS[name](steps)
 
 
 def measure(rounds: int, steps: int) -> Iterator[dict[str, dict[str, float]]]:
     """Median seconds, multiples of plain and memory of each contender measured so far."""
-    context, found = get_context("fork"), {}  # type: Any, dict[str, list[Measured]]
+    found: dict[str, list[Measured]] = {}
     for name in list(CONTENDERS) * rounds:
-        receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_measure, args=(name, steps + WARM_UP, sender))
-        process.start()
-        found.setdefault(name, []).append(receiver.recv())
-        process.join()
+        with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+            found.setdefault(name, []).append(pool.submit(_measured, name, steps + 1).result())
         yield {name: _row(runs, found["plain"]) for name, runs in found.items()}
 
 
@@ -185,7 +175,7 @@ def _row(runs: list[Measured], plain: list[Measured]) -> dict[str, float]:
 
 
 def _seconds(runs: list[Measured]) -> float:
-    return statistics.median(second for run in runs for second in run.seconds[WARM_UP:])
+    return statistics.median(second for run in runs for second in run.seconds)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from benchmarks.contenders import NOISE, Classifier
 from benchmarks.measure import memory_mb, reset_peak
 from benchmarks.settings import Setting
 from lightning_gep import GEPStrategy
+from recipes.writing import markdown_table
 
 MECHANISMS: dict[str, dict[str, Any]] = {
     "gp": {"mechanism": "gp"},
@@ -99,15 +100,15 @@ def in_processes(contender: str, processes: int, setting: Setting, n: int) -> di
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     """Markdown: a row for every contender and number of processes."""
-    header = ("", "processes", "s", "speed-up", "CPU s", "MB", "gradient, bytes", "basis, bytes", "of plain DDP")
-    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    head = ("", "processes", "s", "speed-up", "CPU s", "MB", "gradient, bytes", "basis, bytes", "of plain DDP")
+    rows = []
     plain = next((found["bytes"] for found in results["plain"].values() if any(found["bytes"].values())), None)
     for contender, by_processes in results.items():
         for processes, found in by_processes.items():
             gradient, basis = (found["bytes"].get(name, 0.0) for name in ("gradient", "basis"))
             ratio = f"{(gradient + basis) / plain['gradient']:.3f}" if plain and gradient else ""
             speed_up = next(iter(by_processes.values()))["seconds"] / found["seconds"]
-            times = f"{found['seconds']:.2f} | {speed_up:.2f} | {found['cpu_seconds']:.2f}"
-            numbers = f"{found['peak_mb']:.0f} | {gradient:,.0f} | {basis:,.0f} | {ratio}"
-            lines.append(f"| {contender} | {processes} | {times} | {numbers} |".replace(",", " "))
-    return "\n".join(lines)
+            times = (f"{found['seconds']:.2f}", f"{speed_up:.2f}", f"{found['cpu_seconds']:.2f}")
+            numbers = (f"{found['peak_mb']:.0f}", f"{gradient:_.0f}", f"{basis:_.0f}")
+            rows.append([contender, processes, *times, *(number.replace("_", " ") for number in numbers), ratio])
+    return "\n".join(markdown_table(head, rows))

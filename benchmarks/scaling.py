@@ -6,7 +6,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import torch
 from matplotlib.figure import Figure
 from rich.progress import Progress
@@ -17,9 +16,9 @@ from benchmarks.processes import STEPS, in_processes, table
 from benchmarks.run import HERE, in_a_process, step_seconds, steps_of
 from benchmarks.settings import PROBES, SETTINGS
 from benchmarks.tables import NAMES
+from recipes.writing import save_svg
 
 BASE = SETTINGS["resnet20, scaled"]
-SVG = {"svg.fonttype": "none", "svg.hashsalt": "benchmarks"}  # text stays text, and ids are not random
 COLOURS = {
     "plain": "#8a8a8a",
     "opacus_hooks": "#c1666b",
@@ -142,8 +141,7 @@ def draw_scaling(results: dict[str, Any], file: Path) -> None:
             picture.grid(alpha=0.25)
         axes[0][column].legend(fontsize=6.5, frameon=False)
     figure.tight_layout()
-    with matplotlib.rc_context(SVG):
-        figure.savefig(file, metadata={"Date": None})
+    save_svg(figure, file)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from lightning_gep.cli.commands import errors_in_a_line
 from lightning_gep.cli.console import short_path
 from lightning_gep.errors import ConfigurationError
 from recipes.measured.__main__ import measure_missing
 from recipes.page import PAGE, write_page
-from recipes.page.table import in_short
-from recipes.running.ending import exit_code
-from recipes.running.outcome import RESULTS, results_of
+from recipes.running.outcome import RESULTS
 from recipes.running.runner import ROOT, Job, Places, work
 from recipes.tables import TABLES, runs_in_order
 from recipes.tables.types import Run
@@ -39,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = getattr(asked, option)
         asked.overrides += [word for word in words if _is_override(word)]
         setattr(asked, option, [word for word in words if not _is_override(word)])
-    return exit_code(parser.prog, lambda: run(asked))
+    with errors_in_a_line(parser.prog):
+        return run(asked)
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -57,10 +57,7 @@ def run(asked: argparse.Namespace) -> int:
     code = 0
     if not asked.tables_only:
         outcome = work(runs, places, jobs=asked.jobs, seconds=None if asked.minutes is None else 60 * asked.minutes)
-        names, code = {each.table for each in runs}, outcome.exit_code
-        for table in TABLES:
-            if table.name in names:
-                print("\n".join(["", *in_short(table, results_of(table, places.output))]))
+        code = outcome.exit_code
         print(f"\n{outcome}")
         if places.extra:
             print(f"With {' '.join(places.extra)} these are not results of a table; they are in {places.output}.")

@@ -6,22 +6,13 @@ import os
 import sys
 from types import SimpleNamespace
 
-from hydra import compose, initialize_config_dir
-
 # Imported before the fork, so that no command waits for them.
 import lightning_gep.cli.job
 import lightning_gep.cli.sweep
 import lightning_gep.cli.sweep_cost  # noqa: F401
-from lightning_gep.cli.configs import config_directory
 from lightning_gep.cli.train import main
 
 FORK = multiprocessing.get_context("fork")
-
-
-def composed(directory, *overrides):
-    """The configuration of a job in that directory."""
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return compose("train", [f"output_dir={directory}", *overrides])
 
 
 def start(words, cwd, **environment):

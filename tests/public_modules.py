@@ -521,33 +521,6 @@ def temporal_convolutions() -> LightningModule:
     return Step(network, lambda network, x: F.mse_loss(network(x[:, None, :-1])[:, 0], x[:, 1:]))
 
 
-def forecaster(name: str) -> Callable[[], LightningModule]:
-    def build() -> LightningModule:
-        import pytorch_forecasting
-
-        return getattr(pytorch_forecasting, name).from_dataset(series().dataset, log_interval=-1)
-
-    return build
-
-
-def series() -> Any:
-    """Records and collate function of pytorch-forecasting."""
-    import pandas as pd
-    from pytorch_forecasting import TimeSeriesDataSet
-
-    frame = pd.DataFrame({"time": list(range(30)) * 2, "group": ["a"] * 30 + ["b"] * 30})
-    frame["value"] = torch.randn(60).numpy()
-    return TimeSeriesDataSet(
-        frame,
-        time_idx="time",
-        target="value",
-        group_ids=["group"],
-        max_encoder_length=12,
-        max_prediction_length=4,
-        time_varying_unknown_reals=["value"],
-    ).to_dataloader(batch_size=8)
-
-
 def graph_network() -> LightningModule:
     from torch_geometric.nn import GCN, global_mean_pool
 
@@ -739,13 +712,6 @@ PUBLIC: dict[str, Entry] = {
     "FT-Transformer": Entry(lambda: Classifier(FeatureTransformer()), rows, random=True),
     "N-BEATS": Entry(n_beats, vectors),
     "temporal convolutions with weight norm": Entry(temporal_convolutions, vectors),
-    "pytorch_forecasting `NBeats`": Entry(
-        forecaster("NBeats"),
-        series,
-        "pytorch_forecasting",
-        refused="its collate function cuts and pads records by lengths that other records give",
-        says="collate function mixes records",
-    ),
     "PyG `GCN` on graph batches": Entry(
         graph_network,
         graphs,

@@ -1,11 +1,9 @@
 """Recipes in small: a few records, public images, basis vectors and steps, in this process instead of another."""
 
 import traceback
+from types import SimpleNamespace
 
-from hydra import compose, initialize_config_dir
-
-from lightning_gep.arguments import quoted
-from lightning_gep.cli.configs import config_directory
+from lightning_gep.cli.configs import composed
 from lightning_gep.cli.train import single_job
 from recipes.running.settings import settings_of
 
@@ -41,26 +39,15 @@ def _has(settings, path):
     return path[0] in settings and (len(path) == 1 or _has(settings[path[0]], path[1:]))
 
 
-class Ended:
-    """A process that has done its work."""
-
-    def __init__(self, code):
-        self.code = code
-
-    def poll(self):
-        return self.code
-
-
 def start_here(arguments, log):
     """As recipes.running.runner.start does, without waiting for Lightning to be imported once more."""
     overrides = [word for word in arguments if not word.startswith("hydra.run.dir=")]
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        config = compose("train", [*overrides, f"output_dir={quoted(str(log.parent))}"])
+    code = 0
     try:
-        single_job(config, [])
+        single_job(composed(overrides, log.parent), [])
     except SystemExit as end:
-        return Ended(end.code)
+        code = end.code
     except Exception:
         log.write_text(traceback.format_exc())
-        return Ended(1)
-    return Ended(0)
+        code = 1
+    return SimpleNamespace(poll=lambda: code)

@@ -6,16 +6,15 @@ from functools import cache
 from itertools import product
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lightning_gep.cli.configs import check_keys, config_directory
+from lightning_gep.cli import configs
 from lightning_gep.cli.job import make_trainer, train
 from lightning_gep.reporting.published import RESULTS
 from tests import small_runs
 
-CONF = config_directory()
+CONF = configs.config_directory()
 EXPERIMENTS = sorted(
     path.relative_to(CONF / "experiment").with_suffix("").as_posix() for path in CONF.glob("experiment/**/*.yaml")
 )
@@ -28,8 +27,7 @@ SMALL = {**small_runs.SMALL, "threads": 1}
 
 @cache
 def composed_once(name):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("train", [f"experiment={name}", "output_dir=.", "~callbacks.progress_bar"])
+    return configs.composed([f"experiment={name}", "~callbacks.progress_bar"])
 
 
 def composed(name):
@@ -49,7 +47,6 @@ def small(config, directory):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_builds_as_it_stands(name):
     config = composed(name)
-    check_keys(config)
     instantiate(config.data)
     instantiate(config.model).configure_optimizers()
     make_trainer(config)
@@ -125,16 +122,9 @@ def test_every_part_is_part_of_an_experiment():
     assert parts == set(re.findall(r"- /((?:paper|better)/\w+)", words))
 
 
-def flat(config, path=""):
-    """Every setting by its whole name."""
-    if not isinstance(config, dict):
-        return {path: config}
-    return {key: value for name in config for key, value in flat(config[name], f"{path}.{name}".strip(".")).items()}
-
-
 def differing(name, other="mnist_best"):
     """The settings in which two experiments differ."""
-    one, two = (flat(OmegaConf.to_container(composed(each), resolve=True)) for each in (name, other))
+    one, two = (configs.flat(OmegaConf.to_container(composed(each), resolve=True)) for each in (name, other))
     return {key for key in one.keys() | two.keys() if one.get(key) != two.get(key)}
 
 

@@ -49,8 +49,6 @@ def built(build: Any) -> LightningModule:
 def loader_of(entry: Entry, copies: int = 1, seed: int = 1) -> DataLoader[Any]:
     torch.manual_seed(seed)
     records = entry.records()
-    if isinstance(records, DataLoader):
-        return records
     records = list(records) * (copies * STEPS) if copies > 1 else records
     return DataLoader(records, batch_size=copies * RECORDS, collate_fn=entry.collate)
 

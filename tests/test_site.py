@@ -114,18 +114,7 @@ def test_the_causes_are_those_of_messages_there_are():
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_page_is_wider_than_the_screen(site, browser, width):  # noqa: F811
     page = browser.new_page(viewport={"width": width, "height": 900})
-    for name in (
-        "index",
-        "quickstart",
-        "how_it_works",
-        "choosing",
-        "opacus",
-        "errors",
-        "api",
-        "scaling",
-        "modules",
-        "notebooks/text",
-    ):
+    for name in ("index", "quickstart", "how_it_works", "choosing", "errors", "api", "scaling", "notebooks/text"):
         page.goto((site / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
     page.close()

@@ -2,12 +2,14 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.types import Override
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 import lightning_gep
 from lightning_gep.errors import ConfigurationError
@@ -25,6 +27,15 @@ def config_directory() -> Path:
     return packaged if packaged.is_dir() else package.parent / "conf"
 
 
+def composed(overrides: Iterable[str], output_dir: str | Path = ".") -> DictConfig:
+    """The configuration of a job as gep-train composes it."""
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        config = compose("train", list(overrides))
+    check_keys(config)
+    config.output_dir = str(output_dir)  # Hydra knows it inside a job only
+    return config
+
+
 def check_keys(keys: Iterable[object]) -> None:
     """Raises ConfigurationError for a top-level key that nothing reads.
 
@@ -37,6 +48,15 @@ def check_keys(keys: Iterable[object]) -> None:
             f"The configuration has an unknown key {unknown[0]!r}. Remove it, or spell it as one of "
             f"{', '.join(sorted(KEYS))}."
         )
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Every setting by its whole key: `{"a": {"b": 1}}` is `{"a.b": 1}`."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        found |= flat(value, f"{key}.") if isinstance(value, Mapping) else {key: value}
+    return found
 
 
 def combinations(overrides: Iterable[Override]) -> list[list[str]]:

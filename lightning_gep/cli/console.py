@@ -14,7 +14,9 @@ from rich.text import Text
 
 from lightning_gep.privacy.files import CARD_PAGE
 from lightning_gep.privacy.rounding import rounded_up
+from lightning_gep.reporting.facts import COLUMNS
 from lightning_gep.reporting.records import RunRecord
+from lightning_gep.reporting.runs import run_of
 from lightning_gep.reporting.text import percent
 
 STDOUT, STDERR = 1, 2
@@ -23,6 +25,8 @@ SECONDS_BETWEEN_LOOKS = 1.0
 LINES_AROUND_THE_TABLE = 8
 COLORS = {"running": "cyan", "failed": "red", "interrupted": "yellow", "finished": "green", "waiting": "dim"}
 """By status, in the order in which a table that is too long shows them."""
+
+FIGURES = [column for column in COLUMNS if column.key in ("epsilon", "validation", "test", "steps", "time")]
 
 Runs = dict[str, RunRecord | None]
 """The record of every job by name; None while a job waits."""
@@ -89,8 +93,8 @@ def outcome_table(runs: Runs, height: int | None = None) -> Table:
     statuses = [_status(run) for run in runs.values()]
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in COLORS if status in statuses)
     table = Table(title=f"{len(runs)} job{'' if len(runs) == 1 else 's'}: {counts}", title_justify="left")
-    for name in ("job", "status", "steps", "ε", "val", "test", "time"):
-        table.add_column(name, justify="left" if name in ("job", "status") else "right", overflow="fold")
+    for name in ("Job", "Status", *(column.title for column in FIGURES)):
+        table.add_column(name, justify="left" if name in ("Job", "Status") else "right", overflow="fold")
     rows = list(zip(runs, statuses, runs.values(), strict=True))
     if height is not None and len(rows) > height:
         rows = sorted(rows, key=lambda row: list(COLORS).index(row[1]))[: max(1, height)]
@@ -153,13 +157,9 @@ def _status(run: RunRecord | None) -> str:
     return "waiting" if run is None else run.status
 
 
-def _figures(run: RunRecord) -> dict[str, str]:
-    return {
-        "steps": f"{run.step}/{run.planned_steps}" if run.planned_steps else str(run.step),
-        "ε": "" if run.privacy is None else rounded_up(float(run.privacy["epsilon"])),
-        **{part: percent(run.metrics.get(f"{part}/accuracy")) for part in ("val", "test")},
-        "time": f"{run.seconds:.0f} s",
-    }
+def _figures(record: RunRecord) -> dict[str, str]:
+    run = run_of(record)
+    return {column.title: column.text(run) for column in FIGURES}
 
 
 def _spent(record: RunRecord) -> str:

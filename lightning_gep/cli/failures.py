@@ -1,6 +1,6 @@
 """Errors as one line for people, with the configuration key that the error is about."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,6 +8,7 @@ from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from lightning_gep.cli.configs import flat
 from lightning_gep.errors import ConfigurationError, LedgerError
 
 
@@ -29,9 +30,10 @@ def in_a_line(error: BaseException, config: DictConfig | None = None) -> str:
     if not isinstance(cause, ConfigurationError | LedgerError | HydraException | OmegaConfBaseException):
         return f"{type(cause).__name__}: {message}" if message else type(cause).__name__
     setting = getattr(cause, "setting", None)
+    given: Any = {} if setting is None or config is None else OmegaConf.to_container(config)
     # A key that refers to another is left out.
-    found = [] if setting is None or config is None else _keys(OmegaConf.to_container(config))
-    keys = [key for key in found if key.rpartition(".")[2] == setting]
+    own = [key for key, value in flat(given).items() if not str(value).startswith("${")]
+    keys = [key for key in own if key.rpartition(".")[2] == setting]
     named = all(key in message for key in keys)
     return message if named else f"{message} (config key: {', '.join(keys)})"
 
@@ -44,11 +46,3 @@ def one_line_errors(where: str = "", config: DictConfig | None = None) -> Iterat
     except (ValueError, HydraException, OmegaConfBaseException) as error:  # Hydra raises some bare ValueErrors
         line = in_a_line(error, config)
         raise ConfigurationError(f"{line} (In {where}.)" if where and where not in line else line) from error
-
-
-def _keys(config: Any, prefix: str = "") -> Iterator[str]:
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _keys(value, f"{prefix}{name}.")
-        elif not str(value).startswith("${"):
-            yield f"{prefix}{name}"

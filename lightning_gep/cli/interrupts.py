@@ -4,9 +4,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _stopping = _training = False
@@ -18,6 +19,17 @@ def sigterm_as_ctrl_c() -> None:
     default = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if default and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+@contextmanager
+def handled_by(handler: Callable[[int, FrameType | None], Any], signals: Iterable[signal.Signals]) -> Iterator[None]:
+    """Inside, these signals go to the handler."""
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 @contextmanager
@@ -37,12 +49,8 @@ def passed_on_to_workers() -> Iterator[None]:
             if worker.pid is not None:
                 os.kill(worker.pid, signal.SIGINT)
 
-    before = {number: signal.signal(number, stop) for number in SIGNALS}
-    try:
+    with handled_by(stop, SIGNALS):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if stopped:
         raise KeyboardInterrupt
 

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from typing_extensions import override
 
 from lightning_gep.arguments import positive_integer
-from lightning_gep.cli.configs import check_keys, job_name
+from lightning_gep.cli.configs import check_keys, flat, job_name
 from lightning_gep.cli.failures import in_a_line
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.loggers.wandb import finish_runs, log_card, log_summary
@@ -73,22 +73,22 @@ def make_trainer(config: DictConfig, *callbacks: Callback) -> Trainer:
     return instantiate(config.trainer)(strategy=strategy, callbacks=shared, logger=_each(config, "logger") or False)
 
 
-def changed_settings(before: Any, now: Any, key: str = "") -> list[str]:
+def changed_settings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """The settings that differ and must not when a job is continued, each with both values.
 
     Classes are compared by their bare names: moving a module does not change what a job does.
     """
-    if isinstance(before, dict) and isinstance(now, dict):
-        may_differ = KEYS_THAT_MAY_DIFFER if key else KEYS_THAT_MAY_DIFFER | GROUPS_THAT_MAY_DIFFER
-        return [
-            line
-            for name in dict.fromkeys([*before, *now])
-            if name not in may_differ
-            for line in changed_settings(before.get(name), now.get(name), f"{key}.{name}".lstrip("."))
-        ]
-    if key.endswith("_target_"):
-        before, now = (str(value).rpartition(".")[2] for value in (before, now))
-    return [] if before == now else [f"{key}: {before} → {now}"]
+    old, new = _deciding(before), _deciding(now)
+    both = dict.fromkeys([*old, *new])
+    return [f"{key}: {old.get(key)} → {new.get(key)}" for key in both if old.get(key) != new.get(key)]
+
+
+def _deciding(settings: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: value.rpartition(".")[2] if key.endswith("_target_") else value
+        for key, value in flat(settings).items()
+        if key.split(".")[0] not in GROUPS_THAT_MAY_DIFFER and not KEYS_THAT_MAY_DIFFER & {*key.split(".")}
+    }
 
 
 def last_checkpoint(trainer: Trainer) -> Path | None:

@@ -23,7 +23,9 @@ from lightning_gep.cli.configs import combinations, job_name
 from lightning_gep.cli.console import outcome_table, short_path, terminal, watched
 from lightning_gep.cli.interrupts import passed_on_to_workers
 from lightning_gep.errors import ConfigurationError, missing_extra
+from lightning_gep.reporting.facts import best_run
 from lightning_gep.reporting.records import RunRecord, SweepRecord, locked
+from lightning_gep.reporting.runs import Run, run_of
 
 LAUNCHERS = {"hydra_joblib_launcher": "joblib", "hydra_submitit_launcher": "submitit", "hydra_ray_launcher": "ray"}
 """The extra that installs each launcher."""
@@ -85,7 +87,7 @@ class GridSweeper(Sweeper):
 
     def closing_words(self, runs: Sequence[RunRecord | None]) -> list[str]:
         """What to print about the outcome."""
-        best = best_by_validation(runs)
+        best = _best(runs)
         return [] if best is None else [f"Best by validation accuracy: {best.job}."]
 
     def _list(self, arguments: list[str]) -> dict[str, Job]:
@@ -204,7 +206,7 @@ class RepeatAndSelectSweeper(GridSweeper):
     def closing_words(self, runs: Sequence[RunRecord | None]) -> list[str]:
         if not all(_is_finished(run) for run in runs):
             return ["No run is selected before all runs that were drawn are finished: the same command continues."]
-        best = best_by_validation(runs)
+        best = _best(runs)
         chosen = [] if best is None else [f"Selected by validation accuracy: {short_path(self.directory / best.job)}."]
         return [*chosen, "Publish only the selected run and its card: not the table above, nor the number of runs."]
 
@@ -223,10 +225,8 @@ def register_sweepers() -> None:
         plugins.register(sweeper)
 
 
-def best_by_validation(runs: Sequence[RunRecord | None]) -> RunRecord | None:
-    """The finished run with the highest validation accuracy. Test accuracy never decides."""
-    scored = [run for run in runs if run is not None and _is_finished(run) and "val/accuracy" in run.metrics]
-    return max(scored, key=lambda run: run.metrics["val/accuracy"], default=None)
+def _best(runs: Sequence[RunRecord | None]) -> Run | None:
+    return best_run((run_of(run) for run in runs if run is not None), least=1)
 
 
 def _is_finished(run: RunRecord | None) -> bool:

@@ -17,7 +17,7 @@ from lightning_gep.reporting.groups import (
 )
 from lightning_gep.reporting.published import EPSILONS, RESULTS, Published, remarks
 from lightning_gep.reporting.runs import Run
-from lightning_gep.reporting.text import counted, listed, mechanism_name, short
+from lightning_gep.reporting.text import counted, listed, mechanism_name
 
 ACCURACY = "test/accuracy"
 SPREAD_NOTE = "Markers are means over seeds, bars one standard deviation (n − 1), faint points single runs."
@@ -52,13 +52,12 @@ def against_epsilon(
     plot = replace(plot, notes=notes, wide=True, height=400)
     if paper is None:
         return plot
-    curves, entries = _paper_curves(paper)
+    own = len(plot.traces)
+    _paper_curves(paper, plot)
     return replace(
         plot,
         summary=f"{plot.summary[:-1]}, beside the paper's published curves.",
-        traces=curves + plot.traces,
-        legend=plot.legend + entries,
-        table=replace(plot.table, rows=plot.table.rows + [[*row[:-1], "", row[-1]] for row in paper_rows(paper)]),
+        traces=plot.traces[own:] + plot.traces[:own],  # below our own
         notes=notes + remarks(paper),
     )
 
@@ -83,16 +82,15 @@ def _plot(groups: Groups, place: Place, axis: str, ticks: list[float], key: str,
         unit="Test accuracy, %",
         summary=f"Test accuracy against {axis} for {listed(list(groups))}, {count}.",
         layout={"xaxis": plots.axis_with_ticks(axis, ticks)},
-        table=plots.Table(["Setting", axis, "Largest ε spent", "Runs", "Test accuracy, %"]),
     )
     for entry, runs in zip(plots.entries(groups), groups.values(), strict=True):
         places = sorted({x for run in runs if (x := place(run)) is not None})
         points = {x: [run for run in runs if place(run) == x] for x in places}
+        texts = [_hover(entry, f"{axis} = {rounded_up(x)}", found) for x, found in points.items()]
         inside = {x: found for x, found in points.items() if math.isfinite(x)}
-        traces = [_singles(inside, entry), _means(inside, entry, axis)] if inside else []
-        traces += [_level(points[math.inf], ticks, entry)] if math.inf in points else []
-        figures = {x: (most_spent(found), len(found), mean_percentage(found, ACCURACY)) for x, found in points.items()}
-        plot.add(entry, traces, [[entry.label, rounded_up(x), *map(str, known)] for x, known in figures.items()])
+        traces = [_singles(inside, entry), _means(inside, texts, entry)] if inside else []
+        traces += [_level(points[math.inf], texts[-1], ticks, entry)] if math.inf in points else []
+        plot.add(entry, traces, texts)
     return plot
 
 
@@ -105,30 +103,30 @@ def _singles(points: Points, entry: plots.Entry) -> plots.Trace:
     return plots.single_runs(pairs, texts, entry)
 
 
-def _means(points: Points, entry: plots.Entry, axis: str) -> plots.Trace:
+def _means(points: Points, texts: list[str], entry: plots.Entry) -> plots.Trace:
     means, deviations = zip(*(spread(percentages(runs, ACCURACY)) for runs in points.values()), strict=True)
-    texts = [_hover(entry, f"{axis} = {short(x)}", runs) for x, runs in points.items()]
     lengths = [round(deviation or 0.0, 4) for deviation in deviations]
     bars = {"type": "data", "array": lengths, "color": entry.style.color, "thickness": 1.5, "width": 4}
     pairs: list[plots.Pair] = list(zip(points, means, strict=True))
-    return plots.trace(pairs, texts, entry, mode="lines+markers", **({"error_y": bars} if any(lengths) else {}))
+    more = {"error_y": bars} if any(lengths) else {}
+    return plots.trace(pairs, texts[: len(pairs)], entry, mode="lines+markers", **more)
 
 
-def _level(runs: list[Run], ticks: list[float], entry: plots.Entry) -> plots.Trace:
+def _level(runs: list[Run], text: str, ticks: list[float], entry: plots.Entry) -> plots.Trace:
     """A line across the plot: without noise there is no finite ε at which to place the mean."""
     mean, _ = spread(percentages(runs, ACCURACY))
     ends = [(ticks[0] * 0.9, mean), (ticks[-1] * 1.1, mean)]
     dashed = replace(entry, style=replace(entry.style, dash="dash"))
-    return plots.trace(ends, [_hover(entry, "ε = ∞", runs)] * 2, dashed, mode="lines")
+    return plots.trace(ends, [text] * 2, dashed, mode="lines")
 
 
 def _hover(entry: plots.Entry, where: str, runs: list[Run]) -> str:
-    return f"{entry.label}\n{where}: {mean_percentage(runs, ACCURACY)} %\n{counted(len(runs), 'run')}"
+    spent = f"{counted(len(runs), 'run')}, largest ε spent {most_spent(runs)}"
+    return f"{entry.label}\n{where}: {mean_percentage(runs, ACCURACY)} %\n{spent}"
 
 
-def _paper_curves(paper: Published) -> tuple[list[plots.Trace], list[plots.Entry]]:
+def _paper_curves(paper: Published, plot: plots.Plot) -> None:
     """The paper's curves at the ε it claims and, where it was computed, at the ε its noise gives by PLD."""
-    traces, legend = [], []
     for kind, accuracies in paper.accuracies.items():
         symbol = plots.SYMBOLS[kind]
         curves = [(f"paper-{kind}", "claimed ε", list(EPSILONS), plots.Style("@muted", f"{symbol}-open", "dot"))]
@@ -138,16 +136,4 @@ def _paper_curves(paper: Published) -> tuple[list[plots.Trace], list[plots.Entry
             entry = plots.Entry(group, f"{mechanism_name(kind)}, paper, {which}", style)
             pairs = list(zip(epsilons, accuracies, strict=True))
             texts = [f"{entry.label}\n{which} = {x:g}: {y:g} %" for x, y in pairs]
-            traces.append(plots.trace(pairs, texts, entry, mode="lines+markers"))
-            legend.append(entry)
-    return traces, legend
-
-
-def paper_rows(paper: Published) -> list[list[str]]:
-    """Method, ε, ε by PLD where it was computed, and test accuracy."""
-    rows = []
-    for kind, values in paper.accuracies.items():
-        true = [f"{epsilon:g} (PLD)" for epsilon in paper.by_pld.get(kind, ())] or ["not computed"] * len(EPSILONS)
-        for claimed, spent, value in zip(EPSILONS, true, values, strict=True):
-            rows.append([f"{mechanism_name(kind)}, paper", f"{claimed:g} claimed", spent, f"{value:g}"])
-    return rows
+            plot.add(entry, [plots.trace(pairs, texts, entry, mode="lines+markers")], texts)

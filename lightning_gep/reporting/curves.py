@@ -10,7 +10,7 @@ from lightning_gep.reporting.runs import Run
 from lightning_gep.reporting.text import counted, with_spread
 
 POINTS, ROWS = 100, 15
-"""Points of a curve in the plot, and in its table."""
+"""Points of a curve in the plot, and of its numbers in words."""
 
 MAX_SINGLE_RUNS = 10
 """Up to this many runs get a curve each; more are averaged."""
@@ -74,7 +74,6 @@ def over_steps(quantity: Quantity, runs: list[Run], settings: Settings) -> plots
             "xaxis": plots.axis("step", rangemode="tozero"),
             "yaxis": {"type": "log", "dtick": "D2"} if quantity.log else {},
         },
-        table=plots.Table(["Runs of", "Step", "Runs", quantity.unit]),
         notes=[] if single else [means, *notes],
     )
     for entry, members in zip(plots.entries(groups), groups.values(), strict=True):
@@ -84,8 +83,7 @@ def over_steps(quantity: Quantity, runs: list[Run], settings: Settings) -> plots
         texts = [f"{entry.label}\nstep {p.step:g}: {with_spread(p.mean, p.deviation, 3)}" for p in shown]
         traces = [plots.band(shown, entry)] if banded else []
         traces.append(plots.trace([(p.step, p.mean) for p in shown], texts, entry))
-        values = [(p, with_spread(p.mean, p.deviation, 3)) for p in thinned(points, ROWS)]
-        plot.add(entry, traces, [[entry.label, f"{p.step:g}", str(p.runs), value] for p, value in values])
+        plot.add(entry, traces, thinned(texts, ROWS))
     return plot if len(runs) > 1 else replace(plot, legend=[])
 
 
@@ -110,16 +108,14 @@ def epsilon_over_training(runs: list[Run]) -> plots.Plot | None:
         unit="ε spent",
         summary=f"ε spent over the training steps against the target, {counted(len(shown), 'plan')}.",
         layout={"xaxis": plots.axis("step", rangemode="tozero"), "yaxis": {"rangemode": "tozero"}},
-        table=plots.Table(["Plan", "Step", "ε spent", "Target"]),
         notes=notes,
     )
     for index, (name, run) in enumerate(zip(names, shown, strict=True)):
         entry = plots.Entry(f"s{index}", name, plots.numbered(index))
         points = thinned(run.curve("privacy/epsilon"), POINTS)
         texts = [f"{name}\nstep {step:g}: ε = {rounded_up(value)}" for step, value in points]
-        target = "none" if run.target_epsilon is None else f"{run.target_epsilon:g} after {_steps(run)}"
-        rows = [[name, f"{step:g}", rounded_up(value), target] for step, value in thinned(points, ROWS)]
-        plot.add(entry, [plots.trace(points, texts, entry), *_target(run, points[-1][0], entry)], rows)
+        traces = [plots.trace(points, texts, entry), *_target(run, points[-1][0], entry)]
+        plot.add(entry, traces, [f"{_plan(run)}:", *thinned(texts, ROWS)])
     return plot if len(runs) > 1 else replace(plot, legend=[])
 
 

@@ -1,4 +1,4 @@
-"""What a report states: progress, the best run, what choosing it cost, what is not covered, and the tables of runs."""
+"""What a report states: progress, the best run, what choosing it cost, what is not covered, and the table of runs."""
 
 import math
 from collections import Counter
@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lightning_gep.privacy.rounding import rounded_up
-from lightning_gep.reporting.groups import Settings, epsilon_of, grouped, mean_percentage, most_spent
-from lightning_gep.reporting.plots import Table
 from lightning_gep.reporting.runs import Collection, Run, inner
 from lightning_gep.reporting.text import (
     NOTHING,
@@ -40,14 +38,14 @@ def progress(runs: list[Run]) -> str:
     return ", ".join([finished, *(f"{count} {status}" for status, count in sorted(counts.items()))])
 
 
-def best_run(runs: Iterable[Run]) -> Run | None:
-    """The finished private run with the highest validation accuracy, if there is a choice. Ignores test accuracy."""
+def best_run(runs: Iterable[Run], least: int = 2) -> Run | None:
+    """The finished private run with the highest validation accuracy of at least so many. Ignores test accuracy."""
     scores = [
         (accuracy, run)
         for run in runs
         if run.finished and not run.not_private and (accuracy := run.newest("val/accuracy")) is not None
     ]
-    return max(scores, key=lambda pair: pair[0])[1] if len(scores) > 1 else None
+    return max(scores, key=lambda pair: pair[0])[1] if len(scores) >= least else None
 
 
 def best_sentences(collection: Collection, best: Run) -> list[str]:
@@ -151,28 +149,6 @@ COLUMNS = [
 def cells(run: Run) -> dict[str, str]:
     """The row of a run in the table of runs."""
     return {column.key: column.text(run) for column in COLUMNS}
-
-
-def means(runs: list[Run]) -> Table:
-    """Mean ± standard deviation over the seeds of every setting with finished runs, in percent."""
-    settings = Settings(runs)
-    finished = [run for run in runs if run.finished]
-    finished.sort(key=lambda run: (run.data, run.mechanism, run.k or 0, epsilon_of(run) or math.inf))
-    groups = grouped(
-        finished, lambda run: f"{settings.name(run, 'data', 'k', 'others')}\n{rounded_up(epsilon_of(run))}"
-    )
-    rows = [
-        [
-            *key.split("\n"),
-            most_spent(members),
-            ", ".join(sorted({short(run.delta) for run in members})),
-            str(len(members)),
-            mean_percentage(members, "val/accuracy"),
-            mean_percentage(members, "test/accuracy"),
-        ]
-        for key, members in groups.items()
-    ]
-    return Table(["Setting", "ε", "Largest ε spent", "δ", "Runs", "Validation, %", "Test, %"], rows)
 
 
 def error_line(error: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from lightning_gep.reporting import accuracy, curves
 from lightning_gep.reporting.groups import Settings, spread
-from lightning_gep.reporting.plots import Plot, Section, Table, axis, entries, single_runs, trace
+from lightning_gep.reporting.plots import Plot, Section, axis, entries, single_runs, trace
 from lightning_gep.reporting.published import RESULTS
 from lightning_gep.reporting.runs import Collection, Run
 from lightning_gep.reporting.text import counted, duration, memory
@@ -82,7 +82,6 @@ def _strip(
             "xaxis": axis(unit, rangemode="tozero"),
             "yaxis": {**ticks, "range": [len(labels) - 0.5, -0.5], "fixedrange": True},
         },
-        table=Table(["Setting", "Runs", "Mean", "Standard deviation", "Least", "Most"]),
         notes=["Markers are means, faint points single runs."],
         height=110 + 30 * len(labels),
     )
@@ -91,8 +90,8 @@ def _strip(
         mean, deviation = spread(values)
         texts = [f"{run.job}\n{shown(value)}" for run, value in zip(members, values, strict=True)]
         singles = single_runs([(value, index) for value in values], texts, entry)
-        text = f"{entry.label}\nmean {shown(mean)}, {counted(len(values), 'run')}"
+        about = f"standard deviation {shown(deviation)}, {shown(min(values))} to {shown(max(values))}"
+        text = f"{entry.label}\nmean {shown(mean)}, {about}\n{counted(len(values), 'run')}"
         marker = {"color": entry.style.color, "symbol": entry.style.symbol, "size": 10}
-        row = [entry.label, str(len(values)), *map(shown, (mean, deviation, min(values), max(values)))]
-        plot.add(entry, [singles, trace([(mean, index)], [text], entry, marker=marker)], [row])
+        plot.add(entry, [singles, trace([(mean, index)], [text], entry, marker=marker)], [text])
     return replace(plot, legend=[])  # the rows are named on the axis

@@ -9,27 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from lightning_gep.errors import missing_extra
 from lightning_gep.privacy.card.software import version_of
 from lightning_gep.privacy.files import now
-from lightning_gep.reporting.plots import Plot
+from lightning_gep.reporting.plots import Plot, Table
 
 TEMPLATES = Path(__file__).parent / "templates"
-
-
-def templates(**options: Any) -> Environment:
-    """The package's templates. HTML is escaped automatically; an undefined name is an error."""
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=select_autoescape(["html"]),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        **options,
-    )
 
 
 def page(
@@ -39,6 +27,7 @@ def page(
     title: str,
     plots: Sequence[Plot],
     filters: dict[str, Callable[..., Any]] | None = None,
+    rounding: str = "Every ε is rounded up.",
     **content: Any,
 ) -> str:
     """A page from a template that extends `base.html`, with its plots drawn by plotly.js.
@@ -49,7 +38,14 @@ def page(
         from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
     except ImportError:
         raise missing_extra("report", "An HTML page with plots") from None
-    environment = templates()
+    # HTML is escaped automatically; an undefined name is an error.
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters.update(filters or {})
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
     scripts = {
@@ -62,12 +58,23 @@ def page(
         **scripts,
         policy=policy(scripts.values()),
         css=Markup(source("page.css")),
+        plots=plots,
         drawings=[{name: getattr(plot, name) for name in ("key", "traces", "layout", "height")} for plot in plots],
         command=command,
         title=title,
         version=version_of("lightning_gep") or "(not installed)",
+        rounding=rounding,
         written=now().replace("T", " ").replace("+00:00", " UTC"),
     )
+
+
+def plots_page(command: str, title: str, plots: Sequence[Plot], table_title: str, table: Table, **content: Any) -> str:
+    """Lines of `words`, perhaps a `notice`, plots, and a table below them."""
+    drawn = [plot for plot in plots if plot.traces]
+    navigation = [*((f"plot-{plot.key}-title", plot.title) for plot in drawn), ("table", table_title)]
+    about = {"navigation": navigation, "table_title": table_title, "content": table}
+    defaults: dict[str, Any] = {"words": [], "notice": ""}
+    return page("plots.html", command=command, title=title, plots=drawn, **{**defaults, **about, **content})
 
 
 def source(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A plot as plain data that plotly.js draws, with its legend and its numbers as a table.
+"""A plot as plain data that plotly.js draws, with its legend and its numbers in words.
 
 Colors are names of the stylesheet ("@series-1", "@muted/0.2"), which the page resolves for the theme it is shown in.
 """
@@ -44,10 +44,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers of a plot, as text."""
+    """Columns and rows of text."""
 
-    columns: list[str] = field(default_factory=list)
-    rows: list[list[str]] = field(default_factory=list)
+    columns: list[str]
+    rows: list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,18 @@ class Plot:
     unit: str
     summary: str
     layout: dict[str, Any]
-    table: Table = field(default_factory=Table)
     notes: list[str] = field(default_factory=list)
     wide: bool = False
     height: int = 320
     traces: list[Trace] = field(default_factory=list)
     legend: list[Entry] = field(default_factory=list)
+    numbers: list[str] = field(default_factory=list)
 
-    def add(self, entry: Entry, traces: Sequence[Trace], rows: Sequence[list[str]] = ()) -> None:
-        """One more series, with its rows of the table."""
+    def add(self, entry: Entry, traces: Sequence[Trace], numbers: Sequence[str]) -> None:
+        """One more series, with its numbers in words: those that its points show under the mouse."""
         self.legend.append(entry)
         self.traces.extend(traces)
-        self.table.rows.extend(rows)
+        self.numbers.extend(numbers)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import csv
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -138,7 +138,7 @@ class _Reader:
             # All that is known of a waiting job is in its name. A comma that no assignment follows belongs to a list.
             waiting = RunRecord(name, "waiting", re.split(r",(?=[^,=\[({]+=)", name))
             found = self._try(
-                directory / RUN_FILE, lambda: _run_of(RunRecord.read(directory) or waiting, place, rows, card, name)
+                directory / RUN_FILE, lambda: run_of(RunRecord.read(directory) or waiting, place, rows, card, name)
             )
             self.runs[directory] = found or Run(name, "unreadable", place, error=self.warnings[-1])
         return self.runs[directory]
@@ -163,7 +163,9 @@ def _directories(root: Path) -> Iterator[Path]:
         yield Path(path)
 
 
-def _run_of(record: RunRecord, place: str, rows: list[Row], card: Card | None, name: str) -> Run:
+def run_of(
+    record: RunRecord, place: str = "", rows: Sequence[Row] = (), card: Card | None = None, name: str = ""
+) -> Run:
     """The record with its settings looked up and every number checked; a field of the wrong type raises."""
     privacy, config = record.privacy or {}, record.config
     overrides = _parse_overrides(record.overrides)
@@ -190,7 +192,7 @@ def _run_of(record: RunRecord, place: str, rows: list[Row], card: Card | None, n
         planned_steps=_integer(record.planned_steps) or _integer(privacy.get("planned_steps")),
         seconds=number(record.seconds),
         metrics={name: value for name, value in metrics.items() if value is not None and math.isfinite(value)},
-        rows=rows,
+        rows=list(rows),
         card=card,
         error=None if record.error is None else str(record.error),
     )

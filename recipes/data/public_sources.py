@@ -82,11 +82,9 @@ class ImageNet(CachedImages):
         directory: str = "data",
         cache_directory: str | None = None,
         split: str = "val",
-        count: int | None = 2000,
-        seed: int = 0,
-        labels: str | bool = "random",
+        **drawn: Any,
     ) -> None:
-        super().__init__(directory, cache_directory, count=count, seed=seed, labels=labels)
+        super().__init__(directory, cache_directory, **drawn)
         self.split = one_of("split", split, ("val", "train"))
         self._npz, self._folder = self.store.directory / "imagenet32_aux.npz", self.store.directory / "imagenet"
 
@@ -127,15 +125,8 @@ class ImageFolder(CachedImages):
 
     name = "folder"
 
-    def __init__(
-        self,
-        directory: str = "data/imagenet",
-        cache_directory: str | None = None,
-        count: int | None = 2000,
-        seed: int = 0,
-        labels: str | bool = "random",
-    ) -> None:
-        super().__init__(directory, cache_directory, count=count, seed=seed, labels=labels)
+    def __init__(self, directory: str = "data/imagenet", cache_directory: str | None = None, **drawn: Any) -> None:
+        super().__init__(directory, cache_directory, **drawn)
 
     def check_files(self) -> None:
         """Raises MissingDataError if there is no picture."""

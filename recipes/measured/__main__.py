@@ -12,24 +12,24 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from lightning_gep.cli.commands import errors_in_a_line
+from lightning_gep.cli.configs import composed
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.files import write_json
 from recipes.measured.figures import FIGURES
 from recipes.measured.figures.gradient_norms import FIGURE_1, noise_norms
-from recipes.measured.gradients import PUBLIC, RANDOM
-from recipes.measured.measuring import EPOCHS, file_of, measure
-from recipes.measured.training import composed, experiment
-from recipes.running.ending import exit_code
+from recipes.measured.measuring import file_of, measure
+from recipes.measured.training import experiment
 from recipes.running.outcome import RESULTS
 
 KS = dict.fromkeys(("cifar10", "svhn"), (100, 250, 500, 1000, 1500, 2000))
 KS["mnist"] = tuple(k // 2 for k in KS["cifar10"])  # the paper halves k there
-SOURCES = (*PUBLIC, RANDOM)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Exit code 0, or 2 for a setting that cannot work."""
-    return exit_code("python -m recipes.measured", lambda: draw_figures(parse(arguments)))
+    with errors_in_a_line("python -m recipes.measured"):
+        draw_figures(parse(arguments))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -42,12 +42,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--data-directory", type=Path, default=Path("data"), help="where the data sets are (docs/data.md)")
     add("--working-directory", type=Path, help="of the training and its checkpoints; outputs/measured_<data>")
     add("--output", type=Path, default=RESULTS / "figures", help="where figures and pictures go")
-    add("--epochs", type=int, help=f"measure at initialisation and after each of so many epochs ({EPOCHS})")
-    add("--steps", type=int, nargs="+", default=[], help="measure after these steps instead; 0 is the initialisation")
+    add("--steps", type=int, nargs="+", help="measure after these steps (default: 0 and the ends of two epochs)")
     add("--k", type=int, nargs="+", default=[], help="basis sizes; that of the training is always among them")
     add("--batch", type=int, default=1000, help="private records that are looked at")
     add("--anchors", type=int, default=2000, help="public images that a basis is found with (m)")
-    add("--sources", nargs="+", choices=SOURCES, default=SOURCES, metavar="SOURCE", help=", ".join(SOURCES))
     add("--set", dest="overrides", nargs="+", default=[], metavar="KEY=VALUE", help="further settings of gep-train")
     asked = parser.parse_args(arguments)
     asked.working_directory = asked.working_directory or Path("outputs") / f"measured_{asked.data}"
@@ -59,7 +57,7 @@ def draw_figures(asked: argparse.Namespace) -> None:
     """Measure what is missing, then draw and print every figure."""
     figures = measure(asked)
     if "noise" not in figures:
-        epochs = {e: composed(experiment(asked.data, "gp", e)).trainer.max_epochs for e in (2, 8)}
+        epochs = {e: composed([f"experiment={experiment(asked.data, 'gp', e)}"]).trainer.max_epochs for e in (2, 8)}
         figures["noise"] = noise_norms(figures["settings"], [(2, epochs[2]), FIGURE_1, (8, epochs[8])])
         write_json(file_of(asked), figures)
     for figure in FIGURES:
@@ -79,4 +77,4 @@ def measure_missing(data_directory: Path, work: Path, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -17,17 +17,19 @@ from omegaconf import DictConfig
 
 from benchmarks.machine import description
 from lightning_gep.arguments import positive_integer
+from lightning_gep.cli.configs import composed
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.files import now, read_json, write_json
 from lightning_gep.privacy.release import Part, Release
 from lightning_gep.reporting.records import RunRecord
 from recipes.measured.batch import ByGroup, of_gradients, of_projection
-from recipes.measured.gradients import RANDOM, MeasuredGradients
+from recipes.measured.gradients import PUBLIC, RANDOM, MeasuredGradients
 from recipes.measured.nested_basis import NestedBasis, cold_start, random_basis
-from recipes.measured.training import composed, deciding_settings, experiment, training, weights_after
+from recipes.measured.training import deciding_settings, experiment, training, weights_after
 from recipes.running.settings import without_machine
 
 EPOCHS = 2
+SOURCES = (*PUBLIC, RANDOM)
 NOT_COVERED = (
     "Nonprivate: computed from private records without noise, so not covered by any ε. For data that is public anyway."
 )
@@ -47,16 +49,11 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
     gradients = MeasuredGradients(config, records=asked.batch, anchors=asked.anchors)
     an_epoch = -(-gradients.num_records // config.data.batch_size)
     ks = sorted({*asked.k, config.mechanism.k})
-    clip_norm = composed(experiment(asked.data, "gp")).mechanism.clip_norm
+    clip_norm = composed([f"experiment={experiment(asked.data, 'gp')}"]).mechanism.clip_norm
     figures = _begun(asked, config, gradients, ks, clip_norm)
-    # Including those of an earlier call, which may have been interrupted before the last step.
-    wanted = figures.get("wanted_steps") or [int(step) for step in figures["steps"]]
-    steps = sorted(set(asked.steps))
-    if not steps and (asked.epochs is not None or not wanted):
-        steps = [epoch * an_epoch for epoch in range((EPOCHS if asked.epochs is None else asked.epochs) + 1)]
-    steps = steps or wanted
-    figures["wanted_steps"] = sorted({*wanted, *steps})
-    missing = {step: _missing(figures, step, asked.sources) for step in steps}
+    steps = sorted(asked.steps or (epoch * an_epoch for epoch in range(EPOCHS + 1)))
+    there = {step: figures["steps"].get(str(step), {"bases": {}})["bases"] for step in steps}
+    missing = {step: [source for source in SOURCES if source not in bases] for step, bases in there.items()}
     if not any(missing.values()):
         return figures
     _check_same_training(figures, asked)
@@ -67,9 +64,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
         "test_accuracy": record.metrics.get("test/accuracy"),
         "privacy": record.privacy,
     }
-    for step, sources in missing.items():
-        if not sources:
-            continue
+    for step, sources in ((step, sources) for step, sources in missing.items() if sources):
         gradients.use(weights[step])
         products = gradients.products()
         at_step = figures["steps"].setdefault(str(step), {"bases": {}})
@@ -109,11 +104,6 @@ def measure_basis(
             first = {name: part[:, :quota] for name, part, quota in chosen}
             figures.setdefault(way, {})[str(k)] = of_projection(products, first, release)
     return figures
-
-
-def _missing(figures: dict[str, Any], step: int, sources: Sequence[str]) -> list[str]:
-    there = figures["steps"].get(str(step), {"bases": {}})["bases"]
-    return [source for source in sources if source not in there]
 
 
 def _check_same_training(figures: dict[str, Any], asked: argparse.Namespace) -> None:

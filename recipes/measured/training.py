@@ -7,16 +7,14 @@ CIFAR-10 it is the run of GEP in the table `first_epochs`, whose directory serve
 
 import gc
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lightning_gep.cli.configs import config_directory
+from lightning_gep.cli.configs import composed
 from lightning_gep.cli.job import train
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.reporting.records import RunRecord
@@ -65,20 +63,8 @@ def experiment(data: str, mechanism: str = "gep", epsilon: int = 8) -> str:
 
 
 def training(data: str, overrides: Sequence[str] = ()) -> DictConfig:
-    """The configuration of the training on a data set."""
-    return composed(experiment(data), [*CHANGED.get(data, TRACKED), *overrides])
-
-
-def composed(name: str, overrides: Sequence[str] = ()) -> DictConfig:
-    """The configuration of an experiment, with further settings in the words of gep-train."""
-    return _composed_once(name, *overrides).copy()
-
-
-@cache
-def _composed_once(name: str, *overrides: str) -> DictConfig:
-    """Composing takes half a second, and several figures need the same."""
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return compose("train", [f"experiment={name}", *overrides])
+    """The configuration of the training on a data set, with further settings in the words of gep-train."""
+    return composed([f"experiment={experiment(data)}", *CHANGED.get(data, TRACKED), *overrides])
 
 
 def weights_after(steps: Sequence[int], config: DictConfig, directory: Path) -> tuple[dict[int, Path], RunRecord]:

@@ -69,8 +69,8 @@ def page(output: Path = RESULTS) -> str:
         results = results_of(table, output)
         everything += [result for runs in results.values() for result in runs]
         lines += ["", *section(table, results, heading="## ")]
-        for name in plots.picture_names(table, results):
-            lines += ["", f"![{table.title}]({name})"]
+        name = plots.picture_name(table, results)
+        lines += ["", f"![{table.title}]({name})"] if name else []
     lines += ["", *pate.section(output), *figure_section(output), "", *machine_section(everything)]
     return "\n".join(lines) + "\n"
 
@@ -80,8 +80,7 @@ def figure_section(output: Path) -> list[str]:
     lines = ["## Figures that are no training runs", "", *textwrap.wrap(ABOUT_FIGURES, WIDTH)]
     for figure in FIGURES:
         measured = measured_files(figure, output)
-        ours = [f"{data_title(each)} {figure.summary(each)}." for each in measured.values()]
-        words = " ".join([f"By `python -m recipes.measured`. The paper has {figure.PUBLISHED}.", *ours])
+        words = f"By `python -m recipes.measured`. The paper has {figure.PUBLISHED}."
         lines += ["", f"### {figure.TITLE}", "", *textwrap.wrap(words, WIDTH, break_on_hyphens=False)]
         lines += [] if measured else ["", "Not run."]
         for picture, each in measured.items():

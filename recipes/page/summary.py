@@ -25,15 +25,6 @@ class Difference:
     standard_error: float | None
     """None if either side has a single run."""
 
-    @classmethod
-    def between(cls, gp: list[Result], other: list[Result]) -> "Difference":
-        """From the runs of both."""
-        sides = [[100 * run["test_accuracy"] for run in runs] for runs in (gp, other)]
-        points = statistics.fmean(sides[1]) - statistics.fmean(sides[0])
-        if min(map(len, sides)) < 2:
-            return cls(points, None)
-        return cls(points, math.sqrt(sum(statistics.variance(values) / len(values) for values in sides)))
-
     @property
     def sign(self) -> int:
         """1 or −1 where it is ahead or behind by more than two standard errors, else 0."""
@@ -50,31 +41,50 @@ class Compared:
 
     label: str
     results: dict[str, list[Result]]
-    baseline: list[Result]
+
+    @classmethod
+    def of(cls, comparison: Comparison, output: Path) -> "Compared":
+        """With the results there are."""
+        found = results_of(comparison.table, output)
+        cells = {"no privacy": comparison.without_privacy, **comparison.cells}
+        return cls(comparison.label, {name: found[cell] for name, cell in cells.items()})
+
+    def percentages(self, name: str) -> list[float]:
+        """The test accuracies of a mechanism's runs."""
+        return [100 * run["test_accuracy"] for run in self.results.get(name, [])]
 
     def ahead(self, name: str) -> Difference | None:
         """How far a mechanism is ahead of GP; None where it was not run."""
-        runs = self.results.get(name)
-        return Difference.between(self.results["GP"], runs) if runs else None
+        gp, other = self.percentages("GP"), self.percentages(name)
+        if not gp or not other:
+            return None
+        points = statistics.fmean(other) - statistics.fmean(gp)
+        if min(len(gp), len(other)) < 2:
+            return Difference(points, None)
+        error = math.sqrt(sum(statistics.variance(values) / len(values) for values in (gp, other)))
+        return Difference(points, error)
+
+    @property
+    def accuracies(self) -> list[str]:
+        """Without privacy, then of each mechanism."""
+        names = ("no privacy", "GP", *CHALLENGERS)
+        return [accuracy(self.results.get(name, []), "test_accuracy") or NOTHING for name in names]
+
+    @property
+    def runs(self) -> str:
+        """How many there are of each mechanism."""
+        return ", ".join(str(len(self.results.get(name, []))) for name in ("GP", *CHALLENGERS))
 
     @property
     def row(self) -> list[str]:
         """Its row of the summary."""
-        mechanisms = [self.results.get(name, []) for name in ("GP", *CHALLENGERS)]
-        accuracies = [accuracy(runs, "test_accuracy") or NOTHING for runs in (self.baseline, *mechanisms)]
-        differences = [str(self.ahead(name) or NOTHING) for name in CHALLENGERS]
-        return [self.label, *accuracies, *differences, ", ".join(str(len(runs)) for runs in mechanisms)]
+        return [self.label, *self.accuracies, *(str(self.ahead(name) or NOTHING) for name in CHALLENGERS), self.runs]
 
 
 def compared(comparisons: Sequence[Comparison], output: Path) -> list[Compared]:
     """The settings in which GP and another mechanism have run."""
-    rows = []
-    for each in comparisons:
-        found = results_of(each.table, output)
-        results = {name: found[cell] for name, cell in each.cells.items()}
-        if results["GP"] and any(results.get(name) for name in CHALLENGERS):
-            rows.append(Compared(each.label, results, found.get(each.without_privacy, [])))
-    return rows
+    rows = [Compared.of(each, output) for each in comparisons]
+    return [row for row in rows if any(row.ahead(name) for name in CHALLENGERS)]
 
 
 def summary(rows: Sequence[Compared]) -> list[str]:

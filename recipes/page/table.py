@@ -14,7 +14,6 @@ from recipes.writing import WIDTH, markdown_table
 FAR_BELOW = 3.0
 """Points of accuracy that another seed or a shorter training cannot explain."""
 OURS = {"test_accuracy": "ours, %", "validation_accuracy": "validation, %"}
-IN_A_SENTENCE = {"test_accuracy": "", "validation_accuracy": " on validation images"}
 
 Column = Callable[[Cell, list[Result]], str]
 
@@ -39,7 +38,7 @@ def section(table: Table, results: dict[str, list[Result]], heading: str = "") -
         columns["projection error"] = lambda _, runs: errors(runs)
     lines = [f"{heading}{table.title}", "", *textwrap.wrap(f"{warning}{table.about}", WIDTH), ""]
     rows = [
-        [f"{cell.panel}: {cell.label}", *(column(cell, results[cell.name]) for column in columns.values())]
+        [f"{cell.panel}: {cell.line}", *(column(cell, results[cell.name]) for column in columns.values())]
         for cell in table.rows
     ]
     return [*lines, *markdown_table(["", *columns], rows)]
@@ -59,16 +58,6 @@ def too_low(table: Table, results: dict[str, list[Result]]) -> str:
     return "".join(warnings)
 
 
-def in_short(table: Table, results: dict[str, list[Result]]) -> list[str]:
-    """One line for each cell, with or without results."""
-    lines = [
-        f"  {cell.panel}: {cell.label}: {said(runs, table) or 'not run'}"
-        + (f" ({len(runs)} of {len(cell.seeds)} runs)" if 0 < len(runs) < len(cell.seeds) else "")
-        for cell, runs in ((cell, results[cell.name]) for cell in table.cells)
-    ]
-    return [table.title, *lines]
-
-
 def published(cell: Cell) -> str:
     """The paper's figure."""
     if cell.published is None:
@@ -80,12 +69,6 @@ def accuracy(runs: list[Result], which: str) -> str:
     """Mean and standard deviation in percent; empty without runs."""
     values = [100 * run[which] for run in runs if run[which] is not None]
     return with_spread(*spread(values), 2) if values else ""
-
-
-def said(runs: list[Result], table: Table) -> str:
-    """The accuracy for running text, where no column says which one it is."""
-    found = accuracy(runs, table.judged_by)
-    return found and found + IN_A_SENTENCE[table.judged_by]
 
 
 def errors(runs: list[Result]) -> str:

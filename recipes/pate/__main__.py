@@ -12,6 +12,7 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from lightning_gep.arguments import positive_integer
+from lightning_gep.cli.commands import errors_in_a_line
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.files import write_json
@@ -22,7 +23,6 @@ from recipes.data.records import drawn_rows, other_rows
 from recipes.pate.accounting import budget_for, data_dependent_epsilon, epsilon_of
 from recipes.pate.networks import NETWORKS, accuracy, fit, fit_student, votes_of
 from recipes.pate.voting import Voting, ask
-from recipes.running.ending import exit_code
 
 HERE = Path(__file__).resolve().parents[2] / "docs" / "results" / "pate"
 PUBLIC_SHARE = 5
@@ -31,7 +31,7 @@ TEACHER_STEPS, STUDENT_STEPS, ROUNDS = 200, 400, 4
 SEED = 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Exit code 0, or 2 for a setting that cannot work."""
     parser = argparse.ArgumentParser(prog="python -m recipes.pate", description=__doc__)
     parser.add_argument("--data", choices=sorted(NETWORKS), default="mnist")
@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--students", type=int, default=3, help="runs of asking and learning (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=HERE, help="where the figures go (default: docs/results/pate)")
     asked = parser.parse_args(arguments)
-    return exit_code(parser.prog, lambda: run(asked))
+    with errors_in_a_line(parser.prog):
+        run(asked)
 
 
 def run(asked: argparse.Namespace) -> None:
@@ -129,4 +130,4 @@ def _line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -1,20 +1,10 @@
-"""How a command ends: a refused setting is one sentence instead of a traceback, and every signal is like Ctrl-C."""
+"""How a command is stopped: every signal is like Ctrl-C."""
 
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lightning_gep.errors import ConfigurationError
-
-
-def exit_code(program: str, run: Callable[[], int | None]) -> int:
-    """What `run` returns, or 0; 2 after printing why a setting was refused."""
-    try:
-        return run() or 0
-    except ConfigurationError as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
+from lightning_gep.cli.interrupts import handled_by
 
 
 @contextmanager
@@ -23,9 +13,5 @@ def signals_as_ctrl_c() -> Iterator[None]:
     stops = [signal.SIGINT, signal.SIGTERM]  # scripts ignore SIGINT in the background, and runs would inherit that
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         stops.append(signal.SIGHUP)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in stops}
-    try:
+    with handled_by(signal.default_int_handler, stops):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from lightning_gep.cli.configs import check_keys, config_directory
+from lightning_gep.cli import configs
 from lightning_gep.cli.failures import one_line_errors
 from recipes.tables.types import Run
 
@@ -31,10 +30,8 @@ def overrides_of(run: Run, extra: Sequence[str] = ()) -> list[str]:
 
 def composed(run: Run, extra: Sequence[str] = ()) -> DictConfig:
     """The configuration as gep-train composes it. Raises ConfigurationError if it cannot be composed."""
-    with one_line_errors(run.name), initialize_config_dir(str(config_directory()), version_base="1.3"):
-        config = compose("train", [*overrides_of(run, extra), "output_dir=."])
-        check_keys(config)
-        return config
+    with one_line_errors(run.name):
+        return configs.composed(overrides_of(run, extra))
 
 
 def settings_of(run: Run, extra: Sequence[str] = ()) -> Settings:

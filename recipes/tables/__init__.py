@@ -44,10 +44,16 @@ COMPARISONS = (
         MNIST_EPSILON2,
         {"GP": BEST["gp"], "GEP": BEST["gep"], "spectral": BEST["spectral"]},
         "mnist",
+        panel="MNIST, CNN",
     ),
     *(
         Comparison(
-            f"MNIST, ε = {e}, our settings", MNIST_LARGER_EPSILON, {"GP": f"gp_eps{e}", "GEP": f"gep_eps{e}"}, "mnist"
+            f"MNIST, ε = {e}, our settings",
+            MNIST_LARGER_EPSILON,
+            {"GP": f"gp_eps{e}", "GEP": f"gep_eps{e}"},
+            "mnist",
+            epsilon=e,
+            panel="MNIST, CNN",
         )
         for e in (5, 8)
     ),
@@ -57,11 +63,20 @@ COMPARISONS = (
             LINEAR_PROBE,
             {"GP": f"gp_eps{name}", "GEP": f"gep_eps{name}_half", "spectral": f"spectral_eps{name}"},
             "linear_probe",
+            epsilon=e,
+            panel="features of CIFAR-10, linear",
         )
         for e, name in ((0.1, "0_1"), (0.5, "0_5"), (1, "1"), (2, "2"))
     ),
     *(
-        Comparison(f"CIFAR-10, small network, ε = {e:g}", CIFAR10_CNN, compared_cells(e), NOT_PRIVATE.name)
+        Comparison(
+            f"CIFAR-10, small network, ε = {e}",
+            CIFAR10_CNN,
+            compared_cells(e),
+            NOT_PRIVATE.name,
+            epsilon=e,
+            panel="CIFAR-10, small CNN",
+        )
         for e in (2, 8)
     ),
     Comparison(

@@ -7,7 +7,7 @@ from itertools import product
 from lightning_gep.reporting.published import EPSILONS, PATE_NOTE, RESULTS
 from lightning_gep.reporting.text import mechanism_name
 from recipes.data.image_sets import PRIVATE
-from recipes.tables.types import OUR_BASIS, Cell, Run, Table, figures_of
+from recipes.tables.types import OUR_BASIS, Cell, Run, Table
 
 SMALL_SVHN, WITHOUT_EXTRA = "73 257", ("data.extra=false",)
 """The number of training images of SVHN without its `extra` part, and the override that leaves it out."""
@@ -23,7 +23,6 @@ def _no_privacy(data: str, panel: str, overrides: tuple[str, ...] = ()) -> Cell:
 NO_PRIVACY = Table(
     name="no_privacy",
     title="Without privacy",
-    published="in the text: MNIST 99.1, SVHN 95.9, CIFAR-10 90.4; linear layer 96.3",
     about=(
         "Plain Lightning with the network, optimizer and learning rate of the private runs (`mechanism=none`): what "
         "privacy costs is the distance to these rows, and a network that cannot learn here proves nothing below. No "
@@ -36,7 +35,6 @@ NO_PRIVACY = Table(
         _no_privacy("cifar10", "CIFAR-10"),
         Cell("linear_probe", "features of CIFAR-10", LINE, "no_privacy/linear_probe", published=96.3),
     ),
-    headline=LINE,
 )
 
 
@@ -85,8 +83,6 @@ def _without_extra(mechanism: str, line: str, basis: tuple[str, ...] = ()) -> Ce
 TABLE1 = Table(
     name="table1",
     title="Table 1: training from scratch",
-    published="Table 1; GEP at ε = 2, 5, 8: "
-    + "; ".join(f"{data} {figures_of('gep', paper)}" for data, paper in RESULTS.items()),
     about=(
         "The settings are the paper's (batches of 1000, S₁ = 10, S₂ = 2, m = 2000); k, which it does not tell, is 500 "
         "for MNIST and 1000 for the others. Noise is calibrated to the ε of the row by PLD, and what of the residual's "
@@ -133,7 +129,6 @@ def _linear_probe(at: int, epsilon: float) -> Iterator[Cell]:
 LINEAR_PROBE = Table(
     name="linear_probe",
     title="Appendix: a linear layer on features of CIFAR-10",
-    published="appendix; GEP at ε = 0.1, 0.5, 1, 2: 90.9, 93.5, 94.3, 94.8 (true ε not known)",
     about=(
         "The paper's features are those of a ResNet152 trained by SimCLR, 4096 numbers for each image; ours are 1280 "
         "of EfficientNet-Lite0. So compare GEP with GP and B-GEP, not with the published figure beside it. Without "
@@ -145,32 +140,31 @@ LINEAR_PROBE = Table(
     baseline=baseline("linear_probe"),
 )
 
-TRUE_EPSILON = {mechanism: values[-1] for mechanism, values in RESULTS["CIFAR-10"].by_pld.items()}
-AUXILIARY_PUBLISHED = {
-    "test_samples_true_labels": ("test images, true labels", 72.9, 0.31),
-    "test_samples": ("test images, random labels", 75.1, 0.42),
-    "cifar100": ("CIFAR-100, random labels", 74.7, 0.46),
-    "imagenet": ("ImageNet, random labels", 74.8, 0.39),
-}
-"""Mean and standard deviation of five runs."""
+PAPER = RESULTS["CIFAR-10"]
+
+
+def _of_five_runs(name: str, mechanism: str, panel: str, line: str, figures: tuple[float, float]) -> Cell:
+    """A cell of the appendix at ε = 8, with the published mean and standard deviation of five runs."""
+    return Cell(
+        name=name.rpartition("/")[2],
+        panel=f"CIFAR-10, ε = 8{panel}",
+        line=line,
+        experiment=name,
+        published=figures[0],
+        published_spread=figures[1],
+        published_epsilon=PAPER.by_pld[mechanism][-1],
+    )
+
 
 AUXILIARY_DATA = Table(
     name="auxiliary_data",
     title="Appendix: which public images",
-    published=f"appendix; GEP at ε = 8 (true: {TRUE_EPSILON['gep']:g}): 72.9 to 75.1",
     about="GEP with 2000 public images, m = 2000 and k = 1000. All rows are tested on the same 8000 test images.",
-    headline="ImageNet, random labels",
-    cells=tuple(
-        Cell(
-            name=name,
-            panel="CIFAR-10, ε = 8",
-            line=line,
-            experiment=f"auxiliary_data/{name}",
-            published=accuracy,
-            published_spread=spread,
-            published_epsilon=TRUE_EPSILON["gep"],
-        )
-        for name, (line, accuracy, spread) in AUXILIARY_PUBLISHED.items()
+    cells=(
+        _of_five_runs("auxiliary_data/test_samples_true_labels", "gep", "", "test images, true labels", (72.9, 0.31)),
+        _of_five_runs("auxiliary_data/test_samples", "gep", "", "test images, random labels", (75.1, 0.42)),
+        _of_five_runs("auxiliary_data/cifar100", "gep", "", "CIFAR-100, random labels", (74.7, 0.46)),
+        _of_five_runs("auxiliary_data/imagenet", "gep", "", "ImageNet, random labels", (74.8, 0.39)),
     ),
     baseline=baseline("cifar10"),
 )
@@ -179,25 +173,15 @@ ANCHORS_PUBLISHED = {
     "bgep": {1000: (62.2, 0.26), 2000: (62.6, 0.24), 4000: (63.3, 0.27)},
     "gep": {1000: (74.6, 0.41), 2000: (74.8, 0.39), 4000: (75.2, 0.34)},
 }
-"""Mean and standard deviation of five runs, for each m."""
 
 ANCHORS = Table(
     name="anchors",
     title="Appendix: how many anchor gradients",
-    published=f"appendix; GEP at ε = 8 (true: {TRUE_EPSILON['gep']:g}) with m = 1000, 2000, 4000: 74.6, 74.8, 75.2",
     about="k = 1000; the public images are ImageNet's with random labels, and there are as many as anchors.",
     cells=tuple(
-        Cell(
-            name=f"{mechanism}_m{m}",
-            panel=f"CIFAR-10, ε = 8, {mechanism_name(mechanism)}",
-            line=f"m = {m}",
-            experiment=f"anchors/{mechanism}_m{m}",
-            published=accuracy,
-            published_spread=spread,
-            published_epsilon=TRUE_EPSILON[mechanism],
-        )
-        for mechanism, figures in ANCHORS_PUBLISHED.items()
-        for m, (accuracy, spread) in figures.items()
+        _of_five_runs(f"anchors/{kind}_m{m}", kind, f", {mechanism_name(kind)}", f"m = {m}", figures)
+        for kind, published in ANCHORS_PUBLISHED.items()
+        for m, figures in published.items()
     ),
     baseline=baseline("cifar10"),
 )
@@ -205,13 +189,12 @@ ANCHORS = Table(
 
 def _over_k(name: str, data: str, line: str, experiment: str, k: int) -> Cell:
     panel = f"{PRIVATE[data].title}, ε = 8"
-    return Cell(f"{name}_k{k}", panel, line, experiment, overrides=(f"mechanism.k={k}",), k=k)
+    return Cell(f"{name}_k{k}", panel, f"{line}, k = {k}", experiment, overrides=(f"mechanism.k={k}",))
 
 
 ACCURACY_AGAINST_K = Table(
     name="accuracy_against_k",
     title="Accuracy against the number of basis vectors",
-    published="a figure without numbers",
     about=(
         "The paper shows curves without numbers, and does not say at which ε: here it is 8. In words it says that GEP "
         "is above B-GEP for every k, and less sensitive to it."
@@ -226,12 +209,10 @@ ACCURACY_AGAINST_K = Table(
 RANDOM_BASIS = Table(
     name="random_basis",
     title="Appendix: the projection error of random basis vectors",
-    published="appendix; above 95 % throughout",
     about=(
         "GEP on a random subspace. What counts is the projection error over training, which the paper puts above 95 % "
         "throughout, for every k. It is a function of private records, and logged because these data sets are public."
     ),
-    headline="random basis",
     cells=tuple(
         _over_k(data, data, "random basis", f"random_basis/{data}", k) for data, k in product(("cifar10", "svhn"), KS)
     ),

@@ -24,12 +24,10 @@ OPTIONS = (
 CIFAR10_TRIALS = Table(
     name="cifar10_trials",
     title="CIFAR-10 with a small network: how learning rates were chosen",
-    published="nothing",
     about=(
         "Four learning rates for each mechanism, judged on 5000 training images that were held out; no test image had "
         "a say. S = 1 for GP and spectral; GEP's thresholds are chosen on public data."
     ),
-    headline="spectral, preconditioned, learning rate 2",
     judged_by="validation_accuracy",
     follows="validation_accuracy",
     cells=tuple(
@@ -57,12 +55,10 @@ def probe_trial(name: str, rate: float, threshold: float) -> str:
 PROBE_TRIALS = Table(
     name="probe_trials",
     title="Features of CIFAR-10: how learning rates and thresholds were chosen",
-    published="nothing",
     about=(
         "The learning rates and thresholds that the paper says it tried, for GP and for spectral, at ε = 0.5, judged "
         "on 5000 training images that were held out."
     ),
-    headline="spectral, learning rate 0.1, S = 0.01",
     judged_by="validation_accuracy",
     follows="validation_accuracy",
     cells=tuple(
@@ -82,12 +78,10 @@ NOT_PRIVATE = Cell("no_privacy", "CIFAR-10, small network", "no privacy", "no_pr
 CIFAR10_CNN = Table(
     name="cifar10_cnn",
     title="Shaped noise: CIFAR-10 with a small network",
-    published="nothing",
     about=(
         "A network of 61 162 parameters, batches of 1000, ten epochs, at a learning rate of each mechanism's own, the "
         "best of four at ε = 2 on validation images (the next table). Noise is calibrated by PLD."
     ),
-    headline=LINES["preconditioned"],
     cells=(
         NOT_PRIVATE,
         *(

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from lightning_gep.reporting.published import EPSILONS, Published
-
 TRACKED = ("mechanism.subspace=tracked", "mechanism.num_anchors=50")
 """Our basis. The paper's, a cold start on 2000 anchors at every step, takes several times as long."""
 OUR_BASIS = (*TRACKED, "mechanism.groups=balanced")
@@ -23,17 +21,10 @@ class Cell:
     experiment: str
     overrides: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0,)
-    k: int | None = None
-    """Its position in a plot against k."""
     published: float | None = None
     published_spread: float | None = None
     published_epsilon: float | None = None
     """The ε that the authors' noise really gives, by privacy loss distributions; None if unknown."""
-
-    @property
-    def label(self) -> str:
-        """The label within the panel, with k where the table varies k."""
-        return self.line if self.k is None else f"{self.line}, k = {self.k}"
 
 
 @dataclass(frozen=True)
@@ -56,12 +47,8 @@ class Table:
 
     name: str
     title: str
-    published: str
-    """What the paper reports, in short."""
     about: str
     cells: tuple[Cell, ...]
-    headline: str = "GEP"
-    """The line that represents the table where there is room for one."""
     judged_by: str = "test_accuracy"
     """The figure of a result that counts; `validation_accuracy` where settings are chosen by it."""
     follows: str = "test_accuracy"
@@ -94,12 +81,6 @@ class Comparison:
     cells: Mapping[str, str]
     """The cell of each mechanism that was run there, by the name that readers know."""
     without_privacy: str
-
-
-def figures_of(mechanism: str, paper: Published, first: int = 0, last: int = len(EPSILONS)) -> str:
-    """The paper's accuracies at some of the ε it claims, with what those really were."""
-    accuracies, true = (
-        ", ".join(f"{value:g}" for value in values[first:last])
-        for values in (paper.accuracies[mechanism], paper.by_pld[mechanism])
-    )
-    return f"{accuracies} (true ε: {true})"
+    epsilon: float = 2.0
+    panel: str = ""
+    """Where in the README's picture it is a point of each curve."""

@@ -3,9 +3,11 @@
 import json
 import time
 from pathlib import Path
-from statistics import mean, stdev
 
+from lightning_gep.reporting.groups import grouped, spread
+from lightning_gep.reporting.text import with_spread
 from recipes.text.classification import MECHANISMS, main
+from recipes.writing import markdown_table
 
 RESULTS = Path(__file__).parents[2] / "docs/results/text_classification.json"
 EPSILON, SEEDS = 3.0, (0, 1, 2)
@@ -30,13 +32,10 @@ def measure(results=RESULTS):
 
 def table(runs):
     """A line of Markdown per mechanism: mean and standard deviation over seeds, in per cent."""
-    lines = ["| mechanism | test accuracy, % | seeds |", "|---|---|---|"]
-    for mechanism in MECHANISMS:
-        found = [100 * run["accuracy"] for run in runs if run["mechanism"] == mechanism]
-        if found:
-            spread = f" ± {stdev(found):.2f}" if len(found) > 1 else ""
-            lines.append(f"| {mechanism} | {mean(found):.2f}{spread} | {len(found)} |")
-    return "\n".join(lines)
+    found = grouped(runs, lambda run: run["mechanism"])
+    accuracies = {mechanism: [100 * run["accuracy"] for run in found[mechanism]] for mechanism in found}
+    rows = [[mechanism, with_spread(*spread(values), 2), len(values)] for mechanism, values in accuracies.items()]
+    return "\n".join(markdown_table(["mechanism", "test accuracy, %", "seeds"], rows))
 
 
 if __name__ == "__main__":

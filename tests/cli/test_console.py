@@ -53,7 +53,7 @@ def test_the_table_has_every_job_with_its_figures():
     text = shown(outcome_table(runs))
     assert "3 jobs: 1 failed, 1 finished, 1 waiting" in text
     (row,) = [line for line in text.splitlines() if "seed=0" in line]
-    for part in ("finished", "10/10", "2", "90.5 %", "90.0 %", "5 s"):
+    for part in ("finished", "10 / 10", "2 / 2", "90.5 %", "90.0 %", "5.2 s"):
         assert part in row
     assert "1.9995" not in row, "ε is rounded up"
 
@@ -82,6 +82,6 @@ def test_changes_are_lines_or_on_a_terminal_a_table(tmp_path, monkeypatch):
     assert lines.file.getvalue().splitlines() == [
         "1 of 3 jobs are finished already.",
         "[2/3] running seed=1",
-        "[2/3] finished seed=1: steps 10/10, ε 2, val 90.5 %, test 90.0 %, time 5 s",
+        "[2/3] finished seed=1: ε spent / target 2 / 2, Validation 90.5 %, Test 90.0 %, Steps 10 / 10, Time 5.2 s",
     ]
     assert "3 jobs: 2 finished, 1 waiting" in terminal.file.getvalue()

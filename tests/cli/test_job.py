@@ -6,12 +6,12 @@ import torch
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer, seed_everything
 
+from lightning_gep.cli import configs
 from lightning_gep.cli.console import summary_rows
 from lightning_gep.cli.job import JobProgress, changed_settings, clean_environment, train
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy import ledger
 from lightning_gep.reporting.records import RunRecord, is_locked, locked, read_metrics
-from tests import commands
 
 SHORT = (
     "trainer.max_epochs=4",
@@ -24,7 +24,7 @@ STEPS_AN_EPOCH, STEPS = 5, 20
 
 
 def composed(directory, *overrides):
-    return commands.composed(directory, *SHORT, *overrides)
+    return configs.composed([*SHORT, *overrides], directory)
 
 
 def stop_after(steps, monkeypatch, error=KeyboardInterrupt):
@@ -121,7 +121,7 @@ def test_what_is_not_private_is_in_the_table_that_was_asked_for_and_not_in_the_r
 
 def plain(directory, *overrides):
     words = [word for word in SHORT if not word.startswith("mechanism.")]
-    return commands.composed(directory, *words, "mechanism=none", "optimizer.lr=0.2", *overrides)
+    return configs.composed([*words, "mechanism=none", "optimizer.lr=0.2", *overrides], directory)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from lightning_gep.cli.sweep import RepeatAndSelectSweeper, best_by_validation
+from lightning_gep.cli.sweep import RepeatAndSelectSweeper
 from lightning_gep.cli.sweep_cost import check_stays_here, write_sweep_cards
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy import ledger
@@ -255,15 +255,6 @@ def test_a_launcher_that_is_not_installed_is_named_with_what_to_install(tmp_path
     assert result.returncode == 2
     assert "pip install 'lightning-gep[joblib]'" in result.stderr
     assert "Traceback" not in result.stderr
-
-
-def test_the_best_run_is_best_on_validation_data_never_on_test_data():
-    def run(job, status="finished", **metrics):
-        return RunRecord(job, status, metrics={name.replace("_", "/"): value for name, value in metrics.items()})
-
-    good, tempting = run("a", val_accuracy=0.9, test_accuracy=0.1), run("b", val_accuracy=0.8, test_accuracy=0.99)
-    assert best_by_validation([tempting, good, run("c", "failed", val_accuracy=1.0), run("d")]) == good
-    assert best_by_validation([run("d")]) is None
 
 
 @pytest.mark.slow

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from lightning_gep.cli.configs import config_directory
+from lightning_gep.cli.configs import composed
 from lightning_gep.cli.console import summary_rows
 from lightning_gep.cli.job import train
 from lightning_gep.cli.train import main, single_job
 from lightning_gep.reporting.records import RunRecord
-from tests.commands import composed, gep_train
+from tests.commands import gep_train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHORT = ("trainer.max_epochs=1", "data.batch_size=64", "trainer.accelerator=cpu")
@@ -42,7 +42,7 @@ def test_a_short_run_from_end_to_end(tmp_path):
 
 @pytest.mark.parametrize("mechanism", ["gep", "bgep", "gp", "spectral"])
 def test_every_mechanism_trains_and_keeps_its_budget(mechanism, tmp_path):
-    record = train(composed(tmp_path, f"mechanism={mechanism}", QUICKLY_ACCOUNTED, *SHORT, "trainer.max_steps=5"))
+    record = train(composed([f"mechanism={mechanism}", QUICKLY_ACCOUNTED, *SHORT, "trainer.max_steps=5"], tmp_path))
     assert record.config["mechanism"]["mechanism"] == mechanism
     assert record.privacy["private"]
     assert record.privacy["steps"] == 5
@@ -63,7 +63,7 @@ def test_every_mechanism_trains_and_keeps_its_budget(mechanism, tmp_path):
 )
 def test_a_value_that_cannot_work_is_one_line_with_its_key_and_exit_code_2(override, message, key, tmp_path, capsys):
     with pytest.raises(SystemExit) as exit_:
-        single_job(composed(tmp_path, override), [])
+        single_job(composed([override], tmp_path), [])
     assert exit_.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("gep-train:")]
     assert message in line
@@ -150,13 +150,3 @@ def test_help_shows_examples_and_exit_codes_at_once(tmp_path):
         "mechanism: bgep",
     ):
         assert part in result.stdout
-
-
-def test_tab_completes_groups_keys_and_options(tmp_path):
-    def completed(line):
-        words = {"COMP_LINE": line, "COMP_POINT": str(len(line))}
-        return gep_train("-sc", "query=bash", cwd=tmp_path, **words).stdout.split()
-
-    mechanisms = [path.stem for path in sorted((config_directory() / "mechanism").glob("*.yaml"))]
-    assert completed("gep-train mechanism=") == [f"mechanism={name}" for name in mechanisms]
-    assert "privacy.epsilon=" in completed("gep-train privacy.")

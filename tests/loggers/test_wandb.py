@@ -10,6 +10,7 @@ from hydra.utils import instantiate
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
 
+from lightning_gep.cli.configs import composed
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.loggers.wandb import (
     PrivateWandbLogger,
@@ -19,7 +20,6 @@ from lightning_gep.loggers.wandb import (
 )
 from lightning_gep.reporting.records import RunRecord
 from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyMonitor
-from tests.commands import composed
 from tests.toys import Classifier, loader, strategy, trainer
 from tests.wandb_files import offline, written_runs  # noqa: F401
 
@@ -250,7 +250,7 @@ def test_without_wandb_it_names_the_extra(tmp_path, monkeypatch):
 
 
 def test_the_config_makes_it_beside_the_csv(tmp_path):
-    config = composed(tmp_path / "job", "logger=wandb", "privacy.epsilon=2")
+    config = composed(["logger=wandb", "privacy.epsilon=2"], tmp_path / "job")
     loggers = [instantiate(entry) for entry in config.logger.values()]
     assert [type(logger) for logger in loggers] == [CSVLogger, PrivateWandbLogger]
     log_summary(loggers, mechanism="gp", privacy={"private": False, "epsilon": float("inf"), "target_epsilon": None})

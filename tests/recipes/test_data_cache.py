@@ -1,4 +1,3 @@
-import multiprocessing
 import os
 
 import numpy as np
@@ -74,29 +73,3 @@ def test_an_entry_is_valid_for_its_recipe_and_its_sources_which_may_be_moved_or_
     make.value = 2
     assert (cache.get("set", RECIPE, lambda: [moved], make)["images"] == 2).all()
     assert (before == 1).all(), "an array that is mapped survives its replacement"
-
-
-def _get_at_once(directory, barrier, log):
-    def make():
-        with log.open("a") as file:
-            file.write("made\n")
-        return {"images": np.random.default_rng().integers(0, 256, 1000, dtype=np.uint8)}
-
-    barrier.wait()
-    found = ArrayCache(directory).get("set", RECIPE, tuple, make)["images"].tolist()
-    with log.open("a") as file:
-        file.write(f"{sum(found)}\n")
-
-
-def test_processes_that_start_together_make_an_entry_once(tmp_path):
-    context, log = multiprocessing.get_context("fork"), tmp_path / "log"
-    barrier = context.Barrier(4)
-    workers = [context.Process(target=_get_at_once, args=(tmp_path / "cache", barrier, log)) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(20)
-    lines = log.read_text().split()
-    assert lines.count("made") == 1
-    assert len(lines) == 5
-    assert len(set(lines)) == 2

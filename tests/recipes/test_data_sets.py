@@ -1,7 +1,6 @@
 """Data files: what is read, what is missing, what is damaged, and what is downloaded."""
 
 import os
-import pickle
 import shutil
 import sys
 
@@ -51,12 +50,9 @@ def test_an_npz_goes_before_the_official_files_and_may_be_grey(tmp_path):
         ({"pictures": pixels(3)}, "no array 'images'"),
         ({"images": pixels(3).astype(float)}, r"images of type float64 and shape \(3, 32, 32, 3\)"),
         ({"images": pixels(3, 28, 28, 1), "labels": np.arange(4)}, r"shape \(4,\) for 3 records"),
-        ({"images": pixels(3, 28, 28, 1), "labels": labels(3) / 2}, "There must be one integer for each"),
         ({"images": np.array([{}])}, "cannot be read .*allow_pickle"),
         ({"images": pixels(30, 28, 28, 3), "labels": labels(30)}, "shape 3 × 28 × 28, but those of MNIST have 1 × 28"),
-        ({"images": pixels(30, 28, 28, 1)}, "images with labels in 0 … 9"),
         ({"images": pixels(30, 28, 28, 1), "labels": labels(30) + 1}, r"labels in 0 … 9. Is it the right file"),
-        ({"images": pixels(0, 28, 28, 1), "labels": labels(0)}, "there must be images"),
     ],
 )
 def test_an_npz_with_something_else_says_what(arrays, message, tmp_path):
@@ -75,32 +71,15 @@ def test_an_npz_with_something_else_says_what(arrays, message, tmp_path):
         ("mnist_train.npz", MNIST),
     ],
 )
-@pytest.mark.parametrize(
-    "damage",
-    [lambda path: os.truncate(path, path.stat().st_size // 2), lambda path: path.write_bytes(b"")],
-    ids=["cut short", "empty"],
-)
-def test_a_damaged_file_is_an_error_with_the_fix(name, image_set, damage, tmp_path, monkeypatch):
+def test_a_damaged_file_is_an_error_with_the_fix(name, image_set, tmp_path, monkeypatch):
     data_files.write_mnist(tmp_path / "MNIST" / "raw")
     data_files.write_official_cifar10(tmp_path, monkeypatch)
     data_files.write_official_svhn(tmp_path, monkeypatch)
     if name.endswith(".npz"):
         data_files.write_npz(tmp_path / name, 5, side=28, channels=1)
-    damage(tmp_path / name)
+    os.truncate(tmp_path / name, (tmp_path / name).stat().st_size // 2)
     with pytest.raises(ConfigurationError, match=rf"({image_set.title}|mnist_train.npz).*get (it|them) again"):
         image_set.read(tmp_path, "train")
-
-
-def test_a_pickle_that_is_not_the_official_one_is_not_loaded(tmp_path, monkeypatch):
-    class Trap:
-        def __reduce__(self):
-            return (os.mkdir, (str(tmp_path / "sprung"),))
-
-    data_files.write_official_cifar10(tmp_path, monkeypatch)
-    (tmp_path / "cifar-10-batches-py" / "data_batch_2").write_bytes(pickle.dumps({"data": Trap()}))
-    with pytest.raises(ConfigurationError, match="could not read CIFAR-10"):
-        CIFAR_10.read(tmp_path, "train")
-    assert not (tmp_path / "sprung").exists()
 
 
 @pytest.mark.parametrize(

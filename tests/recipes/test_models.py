@@ -22,32 +22,6 @@ from recipes.models.resnet20 import ResNet20
 from recipes.models.small_cnn import SmallCNN
 
 
-def classifier(lr=0.5):
-    return ImageClassifier(SmallCNN(), partial(torch.optim.SGD, lr=lr), partial(ConstantLR, factor=1.0))
-
-
-@pytest.mark.slow
-def test_the_classifier_learns_the_digits_in_an_ordinary_trainer(tmp_path):
-    trainer = Trainer(
-        max_epochs=6,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
-    model, data = classifier(), DigitsDataModule(batch_size=64)
-    trainer.fit(model, data)
-    assert trainer.callback_metrics["val/accuracy"] > 0.85
-    assert {"train/loss", "val/loss"} <= trainer.callback_metrics.keys()
-    (metrics,) = trainer.test(model, data, verbose=False)
-    assert metrics["test/accuracy"] > 0.85
-    predictions = torch.cat(trainer.predict(model, data.test_dataloader()))
-    accuracy = (predictions == data.test.tensors[1]).float().mean()
-    assert accuracy.item() == pytest.approx(metrics["test/accuracy"])
-
-
 def test_copies_are_shifted_and_mirrored_windows_of_their_image():
     torch.manual_seed(0)
     image = torch.arange(1.0, 1 + 3 * 8 * 8).view(1, 3, 8, 8)
@@ -89,17 +63,10 @@ def rates(make_scheduler, epochs):
     return seen
 
 
-def test_step_cuts_in_the_middle_whatever_the_number_of_epochs():
+def test_schedules_follow_the_number_of_epochs():
     assert rates(partial(schedules.step, epochs=4), 4) == pytest.approx([2, 2, 0.2, 0.2])
     assert rates(partial(schedules.step, epochs=10, at=0.8, factor=0.5), 10) == pytest.approx([2] * 8 + [1] * 2)
-
-
-def test_cosine_falls_from_the_full_rate_to_almost_nothing():
-    seen = rates(partial(schedules.cosine, epochs=20), 20)
-    assert seen[0] == 2
-    assert seen[10] == pytest.approx(1)
-    assert seen == sorted(seen, reverse=True)
-    assert seen[-1] < 0.02
+    assert rates(partial(schedules.cosine, epochs=4), 4) == pytest.approx([2, 1 + 0.5**0.5, 1, 1 - 0.5**0.5])
 
 
 @pytest.mark.parametrize(
@@ -134,15 +101,11 @@ def test_a_model_with_fewer_classes_than_the_data_is_refused_before_any_step(tmp
     ("call", "message"),
     [
         (lambda: ResNet20(norm_groups=3), "norm_groups.*3"),
-        (lambda: MnistCNN(num_classes=0), "num_classes.*0"),
         (lambda: MnistCNN(activation="softmax"), "activation.*softmax"),
         (lambda: LinearProbe(num_features=-1), "num_features.*-1"),
-        (lambda: SmallCNN(image_size=10), "image_size.*10"),
         (lambda: SmallCNN()(torch.zeros(2, 1, 28, 28)), "SmallCNN takes records of 1 × 8 × 8, but these have 1 × 28"),
-        (lambda: MnistCNN()(torch.zeros(2, 3, 32, 32)), "MnistCNN takes records of 1 × 28 × 28, but these have 3 × 32"),
         (lambda: ResNet20()(torch.zeros(2, 1, 28, 28)), "ResNet20 takes records of 3 × any size × any size, but these"),
         (lambda: LinearProbe(20)(torch.zeros(2, 3, 32, 32)), "LinearProbe takes records of 20, but these have 3 × 32"),
-        (lambda: LinearProbe(20)(torch.zeros(2, 21)), "but these have 21. Choose a model that fits the data"),
     ],
 )
 def test_a_network_that_cannot_be_built_says_which_value_and_one_that_does_not_fit_what_it_takes(call, message):

@@ -23,53 +23,43 @@ def small_encoder(*_, **__):
     return transformers.BertModel(transformers.BertConfig(vocab_size=60, **size), add_pooling_layer=False)
 
 
-class Made:
-    """A datamodule in the place of the recipe's."""
-
-    def __init__(self, classification):
-        self.make, self.padding = classification.RandomLabels, classification.PADDING
-
-    def records(self, count, seed):
-        torch.manual_seed(seed)
-        words, lengths = torch.randint(1, 60, (count, 12)), torch.randint(4, 13, (count, 1))
-        return TensorDataset(torch.where(torch.arange(12) < lengths, words, self.padding), torch.randint(8, (count,)))
+def records(classification, count, seed):
+    """Texts of several lengths, padded, and a topic for each."""
+    torch.manual_seed(seed)
+    words, lengths = torch.randint(1, 60, (count, 12)), torch.randint(4, 13, (count, 1))
+    padded = torch.where(torch.arange(12) < lengths, words, classification.PADDING)
+    return TensorDataset(padded, torch.randint(8, (count,)))
 
 
-@pytest.fixture
-def classification(monkeypatch, tmp_path):
+def test_classification_trains_the_adapter_alone_and_saves_it_as_peft_does(monkeypatch, tmp_path):
     from recipes.text import classification
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(classification.AutoModel, "from_pretrained", small_encoder)
     monkeypatch.setattr(classification, "encoder_folder", lambda: "")
-    return classification
+    module = classification.Topic()
+    before = {name: p.detach().clone() for name, p in module.named_parameters()}
+    strategy = classification.GEPStrategy(epsilon=3.0, delta=1e-3, mechanism="spectral", num_anchors=10, **QUICK)
+    trainer = classification.Trainer(
+        max_epochs=2, strategy=strategy, logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
+    public = DataLoader(classification.RandomLabels(records(classification, 40, seed=2), 8), batch_size=20)
+    module.aux_dataloader = lambda: public
+    trainer.fit(module, DataLoader(records(classification, 32, seed=1), batch_size=8, shuffle=True))
+    assert strategy.prepared.gradients.backend.name == "functional"
+    assert 2.5 < strategy.privacy.epsilon() <= 3.0
+    moved = {name for name, p in module.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {name for name, p in module.named_parameters() if p.requires_grad}
+    assert {"lora" in name or name.startswith("head.") for name in moved} == {True}
 
+    module.encoder.save_pretrained(tmp_path / "adapter")
+    from peft import PeftModel
 
-class TestClassification:
-    def test_it_trains_the_adapter_alone_and_saves_it_as_peft_does(self, classification, tmp_path):
-        made, module = Made(classification), classification.Topic()
-        before = {name: p.detach().clone() for name, p in module.named_parameters()}
-        strategy = classification.GEPStrategy(epsilon=3.0, delta=1e-3, mechanism="spectral", num_anchors=10, **QUICK)
-        trainer = classification.Trainer(
-            max_epochs=2, strategy=strategy, logger=False, enable_checkpointing=False, enable_progress_bar=False
-        )
-        public = DataLoader(made.make(made.records(40, seed=2), 8), batch_size=20)
-        module.aux_dataloader = lambda: public
-        trainer.fit(module, DataLoader(made.records(32, seed=1), batch_size=8, shuffle=True))
-        assert strategy.prepared.gradients.backend.name == "functional"
-        assert 2.5 < strategy.privacy.epsilon() <= 3.0
-        moved = {name for name, p in module.named_parameters() if not torch.equal(p, before[name])}
-        assert moved == {name for name, p in module.named_parameters() if p.requires_grad}
-        assert {"lora" in name or name.startswith("head.") for name in moved} == {True}
-
-        module.encoder.save_pretrained(tmp_path / "adapter")
-        from peft import PeftModel
-
-        base = copy.deepcopy(module.encoder).unload()
-        again, words = PeftModel.from_pretrained(base, tmp_path / "adapter").eval(), torch.randint(1, 60, (3, 12))
-        with torch.no_grad():
-            found = again(input_ids=words).last_hidden_state
-            torch.testing.assert_close(found, module.encoder.eval()(input_ids=words).last_hidden_state)
+    base = copy.deepcopy(module.encoder).unload()
+    again, words = PeftModel.from_pretrained(base, tmp_path / "adapter").eval(), torch.randint(1, 60, (3, 12))
+    with torch.no_grad():
+        found = again(input_ids=words).last_hidden_state
+        torch.testing.assert_close(found, module.encoder.eval()(input_ids=words).last_hidden_state)
 
 
 def test_the_language_model_trains_and_still_generates(monkeypatch, tmp_path):

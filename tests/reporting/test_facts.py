@@ -28,6 +28,7 @@ def test_the_best_run_is_private_finished_and_chosen_by_validation_accuracy():
     unfinished = run("running", validation=0.9)
     assert best_run([seeded, infinite, unfinished, by_test, by_validation]) is by_validation
     assert best_run([seeded, by_test]) is None, "one run is no choice"
+    assert best_run([seeded, by_test], least=1) is by_test
 
 
 def test_choosing_cost_privacy_as_the_card_says(tmp_path):

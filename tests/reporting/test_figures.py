@@ -33,7 +33,7 @@ def test_means_and_deviations_by_hand():
     assert mean["y"] == [82.0, 91.5]
     assert mean["error_y"]["array"] == [2.0, pytest.approx(2.1213, abs=1e-4)]
     assert sorted(singles["y"]) == [80.0, 82.0, 84.0, 90.0, 93.0]
-    assert plot_of(runs).table.rows[0] == ["GEP", "2", "2", "3", "82.00 ± 2.00"]
+    assert plot_of(runs).numbers[0] == "GEP\nε = 2: 82.00 ± 2.00 %\n3 runs, largest ε spent 2"
 
 
 @pytest.mark.parametrize("data", ["MNIST", "SVHN", "CIFAR-10"])
@@ -51,10 +51,9 @@ def test_the_page_says_that_the_papers_epsilon_was_claimed():
     notes = " ".join(plot_of([run()], "SVHN").notes)
     assert "claimed" in notes
     assert "GEP 2 → 3.06, GEP 5 → 10.55, GEP 8 → 18.44" in notes
-    rows = plot_of([run()], "SVHN").table.rows
-    assert ["GEP, paper", "8 claimed", "18.44 (PLD)", "", "95.1"] in rows
-    assert ["GP, paper", "8 claimed", "5.76 (PLD)", "", "91.6"] in rows
-    assert ["PATE, paper", "8 claimed", "not computed", "", "91.6"] in rows
+    numbers = plot_of([run()], "SVHN").numbers
+    assert "GEP, paper, ε by PLD\nε by PLD = 18.44: 95.1 %" in numbers
+    assert "GP, paper, claimed ε\nclaimed ε = 8: 91.6 %" in numbers
 
 
 def test_a_run_without_noise_is_a_level_line_and_marked():
@@ -73,7 +72,7 @@ def test_accuracy_against_k():
     (mean,) = means(plot)
     assert mean["x"] == [50.0, 100.0]
     assert mean["y"] == [86.0, 91.0]
-    assert plot.table.rows[0] == ["GEP, ε = 2", "50", "2", "2", "86.00 ± 1.41"]
+    assert plot.numbers[0] == "GEP, ε = 2\nk = 50: 86.00 ± 1.41 %\n2 runs, largest ε spent 2"
     assert against_k(runs[:2], Settings(runs[:2])) is None
 
 
@@ -108,5 +107,5 @@ def test_every_plot_has_words_numbers_and_finite_values(tmp_path):
     assert len(plots) == 10
     for plot in plots:
         assert plot.summary.endswith(".")
-        assert plot.table.rows
+        assert plot.numbers
         json.dumps([plot.traces, plot.layout], allow_nan=False)

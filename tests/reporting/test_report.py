@@ -1,4 +1,4 @@
-"""The report as HTML and as Markdown, and the machinery of pages."""
+"""The report, and the machinery of pages."""
 
 import base64
 import hashlib
@@ -11,7 +11,7 @@ import pytest
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.reporting.pages import policy, script, source
-from lightning_gep.reporting.report import html_report, markdown_report, plain
+from lightning_gep.reporting.report import html_report
 from lightning_gep.reporting.runs import load
 from tests.outline import Outline
 from tests.synthetic_runs import write_run, write_sweep
@@ -45,13 +45,6 @@ def test_text_from_disk_is_text(tmp_path):
     assert "onerror" not in found.attributes
     assert text.count("<script") == 4, "three scripts and the data"
     assert "<img src=x onerror=alert(1)>" in found.text, "it can be read"
-
-
-def test_text_from_disk_ends_no_cell_and_no_line_of_markdown(tmp_path):
-    write_run(tmp_path / "bad", job=f"{ATTACK}|\n\n# Heading", status="failed", error=f"{ATTACK}\n| a | row |")
-    lines = markdown_report(load(tmp_path)).splitlines()
-    assert not any("<script" in line or "<img" in line for line in lines)
-    assert not any(line.startswith(("# Heading", "| a | row |")) for line in lines)
 
 
 def test_one_run_shows_its_own_card(tmp_path):
@@ -128,50 +121,13 @@ def test_the_policy_allows_the_scripts_of_the_page_and_no_other():
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     assert f"default-src 'none'; script-src 'sha256-{digest}';" in policy([text])
     assert not re.search(r"https?:|\*|script-src[^;]*unsafe", policy([text]))
-    for name in ("base.html", "parts.html", "report.html", "plan.html", "page.css", "page.js", "theme.js"):
+    for name in ("base.html", "parts.html", "report.html", "plots.html", "page.css", "page.js", "theme.js"):
         assert not re.search(r"https?://|@import|url\(", source(name)), name
 
 
-def test_without_plotly_the_page_names_the_extra_and_markdown_works(sweep, monkeypatch):
+def test_without_plotly_the_page_names_the_extra(sweep, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "plotly"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "plotly", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'lightning-gep\[report\]'"):
         html_report(sweep)
-    assert markdown_report(sweep).startswith("# digits sweep\n")
-
-
-def tables(text):
-    """The cells of every Markdown table."""
-    blocks = re.findall(r"(?:^\|.*\|\n?)+", text, flags=re.MULTILINE)
-    return [[re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()] for block in blocks]
-
-
-def test_markdown_of_a_sweep(sweep):
-    text = markdown_report(sweep)
-    means, runs = tables(text)
-    assert (len(means), len(runs)) == (2 + 6, 2 + 18)
-    assert all(len({len(row) for row in table}) == 1 for table in (means, runs))
-    assert re.fullmatch(r" \d\d\.\d\d ± \d\.\d\d ", means[2][-1])
-    for said in ("18 of 18 finished.", "All 18 models together", "Choosing it cost privacy", "\n- validation and test"):
-        assert said in text
-    assert text.count("(best by validation)") == 1
-    assert "nonprivate/gradient" not in text, "values that are not private are left out"
-
-
-def test_markdown_names_errors_warnings_and_what_is_not_private(tmp_path):
-    write_run(tmp_path / "infinite", epsilon=math.inf)
-    write_run(tmp_path / "failed", job="a | b\n| <img src=x>", status="failed", error="x | <script>\n\n# title")
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "run.json").write_text("{")
-    text = markdown_report(load(tmp_path))
-    for said in (
-        "**Warning:**",
-        "x \\| &lt;script&gt;",
-        "∞ (not private)",
-        "**Not private: 1 run without noise (ε = ∞).**",
-    ):
-        assert said in text
-    assert "<" not in text
-    assert all(len({len(row) for row in table}) == 1 for table in tables(text))
-    assert plain("a|b\n[x](javascript:y) `c` *d* _e_ \\") == "a\\|b \\[x\\](javascript:y) \\`c\\` \\*d\\* \\_e\\_ \\\\"

@@ -13,20 +13,6 @@ def edit(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def test_a_finished_run(tmp_path):
-    write_run(tmp_path / "one", mechanism="gep", k=100, epsilon=8.0)
-    collection = load(tmp_path / "one")
-    run = collection.single
-    assert (run.mechanism, run.k, run.target_epsilon, run.data) == ("gep", 100, 8.0, "Digits")
-    assert run.epsilon == pytest.approx(8.0, abs=0.01)
-    assert run.private
-    assert not run.not_private
-    assert run.newest("test/accuracy") > 0.5
-    assert run.curve("val/accuracy")[0][0] == 9.0
-    assert run.card["format"] == 1
-    assert not collection.warnings
-
-
 def test_the_states_of_a_sweep(tmp_path):
     jobs = write_sweep(tmp_path, states=["running", "running", "waiting", "failed"])
     with locked(tmp_path / jobs[0]):
@@ -112,12 +98,9 @@ def test_an_automatic_k_comes_from_the_card(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"_target_": "recipes.data.digits.DigitsDataModule"}, "Digits"),
         ({"_target_": "my.data.MNISTDataModule"}, "MNIST"),
         ({"_target_": "my.data.FashionMNISTDataModule"}, "FashionMNIST"),
         ({"_target_": "my.data.CIFAR10DataModule"}, "CIFAR-10"),
-        ({"_target_": "my.data.CIFAR100DataModule"}, "CIFAR100"),
-        ({"_target_": "recipes.data.images.ImageDataModule", "name": "svhn"}, "SVHN"),
         ({"_target_": "recipes.data.images.ImageDataModule", "name": "cifar10"}, "CIFAR-10"),
         ({"_target_": "recipes.data.features.FeaturesDataModule", "name": "cifar10"}, "features of cifar10"),
     ],

@@ -14,27 +14,21 @@ examples:
       every combination of the values given
   gep-plan privacy.epsilon=null privacy.noise_multiplier=1.3
       the ε of a given noise multiplier
-  gep-plan privacy.epsilon=2 --search --min-steps 200 --html plan.html
+  gep-plan privacy.epsilon=2 data.batch_size=128,256,512 trainer.max_epochs=10,20,40 --html plan.html
       the batch size and epochs with the least noise, and a page with plots
   gep-plan data=mnist aux=imagenet model=mnist_cnn privacy.epsilon=2 --compare
       which mechanism has the least noise for its signal, on gradients of public records
   gep-plan --records 60000 --parameters 14394 privacy.delta=1e-5 data.batch_size=1000 trainer.max_epochs=50
       a project of your own, without its data and model
 """
-MIN_STEPS, TOP, EPOCHS = 100, 5, [5, 10, 20, 40, 80]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Plan and print; a setting that cannot work is one line on stderr and exit code 2."""
     parser = make_parser()
     options = parser.parse_intermixed_args(arguments)
-    for name in ("batch_sizes", "epochs", "min_steps", "top"):
-        if getattr(options, name) is not None and not options.search:
-            parser.error(f"--{name.replace('_', '-')} belongs to a search. Add --search")
-    if options.compare and (options.search or options.records or options.parameters):
-        parser.error(
-            "--compare differentiates the model on public records: leave out --search, --records, --parameters"
-        )
+    if options.compare and (options.records or options.parameters):
+        parser.error("--compare differentiates the model on public records: leave out --records, --parameters")
     with errors_in_a_line("gep-plan"):
         check_cli_extra("gep-plan")
         from lightning_gep.cli.plan.run import run  # --help does not wait for Hydra and the accountants
@@ -51,18 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("a project of your own").add_argument
     add("--records", type=count, metavar="N", help="number of training records: the data is not built")
     add("--parameters", type=count, metavar="P", help="number of trainable parameters: the model is not built")
-    add = parser.add_argument_group("search").add_argument
-    epochs = ",".join(map(str, EPOCHS))
-    add("--search", action="store_true", help="find the batch size and epochs with the least noise")
-    add("--batch-sizes", type=_counts, metavar="B,…", help="to choose from (default: powers of two)")
-    add("--epochs", type=_counts, metavar="E,…", help=f"to choose from (default: {epochs})")
-    add("--min-steps", type=count, metavar="T", help=f"leave out shorter runs (default: {MIN_STEPS})")
-    add("--top", type=count, metavar="ROWS", help=f"how many to show (default: {TOP})")
     return parser
-
-
-def _counts(text: str) -> list[int]:
-    return list(dict.fromkeys(count(part.strip()) for part in text.split(",")))
 
 
 if __name__ == "__main__":

@@ -57,11 +57,6 @@ class NoisePlan:
         return self._energies[0] / sum(self._energies) if sum(self._energies) else math.nan
 
     @property
-    def records_read(self) -> int:
-        """Expected number of records read in the whole run: its cost in computing."""
-        return self.size.steps * self.size.expected_batch_size
-
-    @property
     def basis_bytes(self) -> float:
         """Memory of the basis, Σ kᵢpᵢ numbers with kᵢ ∝ √pᵢ; of one group, which is the most, if they are not known."""
         sizes = self.size.group_sizes or (self.size.num_parameters,)

@@ -4,8 +4,6 @@ Data and model are built for N and p, unless these are given; nothing is trained
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -21,36 +19,6 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.run_size import RunSize
 from lightning_gep.reporting.records import NO_PRIVACY
 from lightning_gep.strategy.settings import DEFAULTS, PrivacySettings, settings_from
-
-
-@dataclass(frozen=True)
-class Job:
-    """One combination of overrides: its configuration, the settings of its strategy, and its sizes."""
-
-    config: DictConfig
-    settings: PrivacySettings
-    size: RunSize
-    labels: Mapping[str, str]
-    """The values that tell this combination from the others."""
-
-    @property
-    def one_line_errors(self) -> AbstractContextManager[None]:
-        """Inside, errors name this combination and the configuration key."""
-        return one_line_errors(words(self.labels), self.config)
-
-
-def make_jobs(overrides: Sequence[str], records: int | None, parameters: int | None) -> list[Job]:
-    """A job for every combination of the values given, in Hydra's own grammar.
-
-    With `records` and `parameters` no data and no model has to be built. Raises ConfigurationError in one line, with
-    the configuration key.
-    """
-    sizes = Sizes(records, parameters)
-    jobs = []
-    for config, labels in composed_runs(overrides):
-        with one_line_errors(words(labels), config):
-            jobs.append(Job(config, privacy_settings(config), sizes.of(config), labels))
-    return jobs
 
 
 def composed_runs(overrides: Sequence[str]) -> list[tuple[DictConfig, dict[str, str]]]:

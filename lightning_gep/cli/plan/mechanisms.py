@@ -6,12 +6,12 @@ import torch
 from hydra.utils import instantiate
 from lightning.pytorch import seed_everything
 from lightning.pytorch.plugins import Precision
+from omegaconf import DictConfig
 from rich.table import Table
 
 from lightning_gep.algorithm.comparison import NoiseLevel, compare_mechanisms
 from lightning_gep.algorithm.groups import ParameterGroups
-from lightning_gep.cli.plan.costs import plan_noise
-from lightning_gep.cli.plan.inputs import Job
+from lightning_gep.cli.plan.costs import NoisePlan
 from lightning_gep.strategy.public_data import PublicStream, find_public_loader
 from lightning_gep.strategy.public_gradients import PublicGradients
 from lightning_gep.strategy.step import StepGradients
@@ -24,15 +24,15 @@ NOTE = (
 )
 
 
-def compare(job: Job) -> list[NoiseLevel]:
-    """The mechanisms at this job's model, public data, batch size and noise, the least noisy first."""
-    seed_everything(job.config.seed, verbose=False)
-    data, model = instantiate(job.config.data), instantiate(job.config.model)
+def compare(config: DictConfig, plan: NoisePlan) -> list[NoiseLevel]:
+    """The mechanisms at this run's model, public data, batch size and noise, the least noisy first."""
+    seed_everything(config.seed, verbose=False)
+    data, model = instantiate(config.data), instantiate(config.model)
     data.prepare_data()
     data.setup("fit")
     model.configure_model()
-    groups = ParameterGroups.from_module(model, job.config.mechanism.get("groups", "balanced"))
-    k = job.config.mechanism.get("k", "auto")
+    groups = ParameterGroups.from_module(model, config.mechanism.get("groups", "balanced"))
+    k = config.mechanism.get("k", "auto")
     k = min(LARGEST_BASIS if k == "auto" else k, groups.num_parameters // 4)
     gradients = StepGradients(model, Precision(), groups, microbatch=None, expected_records=HELD_OUT, seed=None)
     stream = PublicStream(find_public_loader(None, data, model))
@@ -44,8 +44,8 @@ def compare(job: Job) -> list[NoiseLevel]:
         held_out,
         groups,
         k=k,
-        noise_multiplier=plan_noise(job.settings, job.size, job.labels).plan.event.noise_multiplier,
-        batch_size=job.size.expected_batch_size,
+        noise_multiplier=plan.plan.event.noise_multiplier,
+        batch_size=plan.size.expected_batch_size,
     )
 
 

@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_gep.cli.plan.costs import NoisePlan
-from lightning_gep.cli.plan.search import CRITERIA, Search
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.text import NOTHING
 
+NOISE = {"noise_per_step": "noise per step", "noise_of_mean": "noise of the mean over the run"}
+"""What is better when it is less: its name in a row, and in words."""
 FIGURES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "mechanism": ("mech.", lambda row: row["mechanism"]),
     "training records N": ("N", lambda row: f"{row['records']}"),
@@ -38,8 +39,8 @@ FIGURES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "σ₁ (embedding)": ("σ₁", lambda row: _digits(row["sigma_embedding"])),
     "σ₂ (residual)": ("σ₂", lambda row: _digits(row["sigma_residual"] if row["k"] is not None else None)),
     "embedding : residual": ("emb:res\n%", lambda row: _shares(row)),
-    CRITERIA["noise_per_step"]: ("noise\nper step", lambda row: _digits(row["noise_per_step"])),
-    CRITERIA["noise_of_mean"]: ("noise\nof mean", lambda row: _digits(row["noise_of_mean"])),
+    NOISE["noise_per_step"]: ("noise\nper step", lambda row: _digits(row["noise_per_step"])),
+    NOISE["noise_of_mean"]: ("noise\nof mean", lambda row: _digits(row["noise_of_mean"])),
 }
 """Everything about a plan: its name, a short head for narrow tables, and its text."""
 DETAILS = {"sampling rate q", "basis vectors k", "thresholds", "ε by RDP", "σ₁ (embedding)", "σ₂ (residual)"}
@@ -70,77 +71,45 @@ def shared_figures(plans: Sequence[NoisePlan]) -> str:
     """The figures that are the same for all plans, in one line."""
     differing = differing_figures(plans)
     shared = {name: text for name, text in figures(plans[0]).items() if name not in differing and text != NOTHING}
-    return ", ".join(f"{name} {text}" for name, text in shared.items())
+    return f"The same for all: {', '.join(f'{name} {text}' for name, text in shared.items())}."
 
 
-def plan_table(plans: Sequence[NoisePlan], among: Sequence[NoisePlan] | None = None) -> RenderableType:
-    """One plan as a list of names and values; several as rows, with the least noise of each kind marked.
+def rows(plans: Sequence[NoisePlan], names: Sequence[str]) -> list[list[str]]:
+    """The figures with these names, a row for each plan; ★ marks the least noise of each kind.
 
-    `among` are the plans that the rows were chosen from: their least is marked, and the values that they share are left
-    to the caller.
+    A plan without noise, so without privacy, never has the least.
     """
-    if len(plans) == 1 and among is None:
+    found = [[figures(plan).get(name, NOTHING) for name in names] for plan in plans]
+    for criterion, name in NOISE.items():
+        noise = [getattr(plan, criterion) for plan in plans]
+        least = min((value for value in noise if value > 0), default=None)
+        for row, value in zip(found, noise, strict=True):
+            if name in names and value == least:
+                row[names.index(name)] = f"★ {row[names.index(name)]}"
+    return found
+
+
+def plan_table(plans: Sequence[NoisePlan]) -> RenderableType:
+    """One plan as a list of names and values; several as rows."""
+    if len(plans) == 1:
         table = Table(show_header=False, title="gep-plan", title_justify="left")
         for name, text in figures(plans[0]).items():
             if text != NOTHING:
                 table.add_row(name, text)
         return table
-    compared = plans if among is None else among
-    names = differing_figures(compared)
+    names = differing_figures(plans)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
     shown = [name for name in names if name not in DETAILS]
     for name in shown:
         head = FIGURES[name][0] if name in FIGURES else name.replace(".", ".\n")
         table.add_column(head, justify="left" if name == "mechanism" else "right", no_wrap=True)
-    for plan in plans:
-        row = cells(plan, shown, compared)
-        table.add_row(*(Text(f"★ {text}", style="bold green") if least else Text(text) for text, least in row))
-    more = ", ".join(name for name in names if name in DETAILS)
-    parts: list[RenderableType] = [table, Text(f"With --html and --json also: {more}.", style="dim")]
-    shared = Text(f"The same for all: {shared_figures(plans)}.\n", style="dim")
-    return Group(*([shared] if among is None else []), *(parts if more else parts[:1]))
-
-
-def cells(plan: NoisePlan, names: Sequence[str], compared: Sequence[NoisePlan]) -> list[tuple[str, bool]]:
-    """The figures of a plan with these names, each with whether it is the least noise of those compared.
-
-    A plan without noise, so without privacy, never has the least.
-    """
-    least = {}
-    for criterion, name in CRITERIA.items():
-        noise = [getattr(other, criterion) for other in compared if getattr(other, criterion) > 0]
-        least[name] = len(compared) > 1 and getattr(plan, criterion) == min(noise, default=None)
-    found = figures(plan)
-    return [(found.get(name, NOTHING), least.get(name, False)) for name in names]
-
-
-def search_in_words(found: Search) -> list[str]:
-    """What was searched; then for both criteria the best, whether it is at an edge of the search, and a cheaper one."""
-    first = found.grid[0]
-    others = "".join(f", {key}={value}" for key, value in first.labels.items() if key != "mechanism")
-    left_out = f" ({found.too_short} with fewer steps left out)" if found.too_short else ""
-    lines = [
-        f"{first.mechanism} at ε = {first.plan.target_epsilon:g}, δ = {first.plan.delta:g}{others}: {len(found.grid)} "
-        f"candidates{left_out} by the RDP bound, the best of them by {found.rows[0].plan.accountant}."
-    ]
-    for criterion, words in CRITERIA.items():
-        best, cheap = found.best[criterion][0], found.cheapest[criterion]
-        line = f"Least {words}: {_run(best)}, {getattr(best, criterion):.4g}{_edge(best, found)}."
-        if cheap.records_read < best.records_read:
-            share = cheap.records_read / best.records_read
-            line += f" With {share:.0%} of the computing: {_run(cheap)}, {getattr(cheap, criterion):.4g}."
-        lines.append(line)
-    return lines
-
-
-def why_min_steps(min_steps: int) -> str:
-    """Why noise alone cannot choose the number of steps."""
-    return (
-        "Larger batches and shorter runs always have less noise per step: without --min-steps the answer would be one "
-        "step on all records, which learns nothing. The noise of the mean falls with batch size and epochs, down to "
-        "the noise of that one step. Noise cannot tell how many steps a model needs: "
-        f"--min-steps {min_steps} is your choice."
-    )
+    for row in rows(plans, shown):
+        table.add_row(*(Text(text, style="bold green" if text.startswith("★") else "") for text in row))
+    parts: list[RenderableType] = [Text(f"{shared_figures(plans)}\n", style="dim"), table]
+    if len(shown) < len(names):
+        more = ", ".join(name for name in names if name in DETAILS)
+        parts.append(Text(f"With --html and --json also: {more}.", style="dim"))
+    return Group(*parts)
 
 
 def notes(plans: Sequence[NoisePlan]) -> list[str]:
@@ -159,20 +128,6 @@ def notes(plans: Sequence[NoisePlan]) -> list[str]:
     elif not all(plan.private for plan in plans):
         found.append("privacy.generator=seeded makes draws repeatable: such a run is NOT private, whatever its ε.")
     return found
-
-
-def _run(plan: NoisePlan) -> str:
-    return f"batch size {plan.size.expected_batch_size}, {plan.size.epochs:.4g} epochs ({plan.size.steps} steps)"
-
-
-def _edge(plan: NoisePlan, found: Search) -> str:
-    """Whether a wider search could find something better."""
-    edges = []
-    for attribute, words in (("batch_size", "largest batch size"), ("max_epochs", "most epochs")):
-        values = {getattr(row.size, attribute) for row in found.grid}
-        if len(values) > 1 and getattr(plan.size, attribute) == max(values):
-            edges.append(words)
-    return f" (at the edge of the search: {', '.join(edges)})" if edges else ""
 
 
 def _at_quarter(row: dict[str, Any], number: int) -> str:

@@ -90,17 +90,6 @@ def table(figures: dict[str, Any]) -> str:
     return "\n".join(markdown_table(heads, rows))
 
 
-def summary(figures: dict[str, Any]) -> str:
-    """Lengths and their noise at the ε of the paper's figure, at the first and the last step."""
-    at, noise = signals(figures), figures["noise"][f"{FIGURE_1[0]:g}"]
-    first, *_, last = [*at["gradient"], *at["gradient"]]
-    lengths = [f"{PARTS[part]} {at[part][last]:.2g} against {noise[part]:.2g}" for part in PARTS if last in at[part]]
-    return (
-        f"at ε = {FIGURE_1[0]}, step {first}: {PARTS['gradient']} {at['gradient'][first]:.2g} against noise of "
-        f"{noise['gradient']:.2g}; step {last}: {', '.join(lengths)}"
-    )
-
-
 def draw(figures: dict[str, Any], file: Path) -> None:
     """A panel for each ε: lengths as lines, those of their noise as dotted lines of the same colour."""
     picture, grid = drawing.panels(1, len(figures["noise"]))

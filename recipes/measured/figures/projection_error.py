@@ -35,24 +35,6 @@ def table(figures: dict[str, Any]) -> str:
     return "\n".join(markdown_table(["step", "k", *(drawing.SOURCES[source] for source in sources)], rows))
 
 
-def summary(figures: dict[str, Any]) -> str:
-    """The errors at the basis size of the training, and the least of a random basis."""
-    k, steps = figures["settings"]["training"]["mechanism"]["k"], drawing.steps_of(figures)
-    words = [
-        f"{drawing.SOURCES[source]} "
-        + ", ".join(f"{at[k]:.3f} at step {step}" for step, at in _errors_over_steps(steps, source).items())
-        for source in _sources(figures)
-        if source != RANDOM
-    ]
-    least = [error for at in _errors_over_steps(steps, RANDOM).values() for error in at.values()]
-    return f"with k = {k}: {'; '.join(words)}" + (f"; a random basis {min(least):.3f} or more" if least else "")
-
-
-def _errors_over_steps(steps: dict[int, Any], source: str) -> dict[int, dict[int, float]]:
-    found = {step: errors(at_step, source, _ways(source)[0], WHOLE) for step, at_step in steps.items()}
-    return {step: at for step, at in found.items() if at}
-
-
 def draw(figures: dict[str, Any], file: Path) -> None:
     """A column for each source; all parameters above, the group that the paper shows below."""
     sources = _sources(figures)

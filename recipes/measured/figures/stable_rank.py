@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from recipes.measured import drawing
-from recipes.measured.batch import WHOLE
 from recipes.writing import markdown_table
 
 NAME = "stable_rank"
@@ -44,26 +43,6 @@ def table(figures: dict[str, Any]) -> str:
         for kind, at in ((kind, by_group.get(group, {})) for kind, by_group in found.items())
     ]
     return "\n".join(markdown_table(["group", "of", *(f"step {step}" for step in steps)], rows))
-
-
-def summary(figures: dict[str, Any]) -> str:
-    """Both ranks at the last step that has both, and how many times that of gradients is in that of residuals."""
-    found = ranks(figures)
-    last = max(found["residuals"].get(WHOLE, {}), default=None)
-    if last is None:
-        return "residuals were not measured"
-    both = {
-        group: (at[last], found["residuals"][group][last])
-        for group, at in found["gradients"].items()
-        if last in found["residuals"].get(group, {})
-    }
-    times = {group: residuals / gradients for group, (gradients, residuals) in both.items() if group != WHOLE}
-    words = [f"{drawing.short_name(group)} {ratio:.1f}" for group, ratio in times.items()]
-    whole = both[WHOLE]
-    return (
-        f"at step {last}, {whole[0]:.1f} for gradients and {whole[1]:.1f} for residuals, all parameters together; by "
-        f"group, times as large for residuals: {', '.join(words)}"
-    )
 
 
 def draw(figures: dict[str, Any], file: Path) -> None:

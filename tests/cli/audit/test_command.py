@@ -68,7 +68,7 @@ def test_bounds_are_rounded_down_and_the_worst_claim_is_named():
     assert "the claim is wrong" in text
 
 
-def test_the_page_has_a_plot_and_a_table_for_each_part(tmp_path):
+def test_the_page_has_a_plot_for_each_part_and_every_bound(tmp_path):
     write_page(tmp_path / "audit.html", [finding(7.5, 7.2, 3.1), finding(float("inf"), part="training")], 0.95)
     page = (tmp_path / "audit.html").read_text("utf-8")
     for text in (

@@ -8,15 +8,15 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from rich.console import Console
 
 from lightning_gep.algorithm.groups import ParameterGroups
-from lightning_gep.cli.configs import config_directory
+from lightning_gep.cli.configs import composed, config_directory
 from lightning_gep.cli.plan.command import main
 from lightning_gep.cli.plan.costs import plan_noise
-from lightning_gep.cli.plan.output import plan_table
+from lightning_gep.cli.plan.output import NOISE, plan_table
+from lightning_gep.cli.plan.output import rows as figure_rows
 from lightning_gep.cli.plan.page import write_page
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.privacy.run_size import RunSize
@@ -29,22 +29,17 @@ RDP = "privacy.accountant=rdp"
 GP = PrivacySettings(mechanism="gp", epsilon=2.0, accountant="rdp")
 
 
-def written(tmp_path, *arguments):
-    main([*arguments, "--json", str(tmp_path / "plan.json")])
-    return json.loads((tmp_path / "plan.json").read_text("utf-8"))
-
-
 def rows(tmp_path, *arguments):
-    return written(tmp_path, *arguments)["rows"]
+    main([*arguments, "--json", str(tmp_path / "plan.json")])
+    return json.loads((tmp_path / "plan.json").read_text("utf-8"))["rows"]
 
 
 def strategys_plan(*overrides):
     """The plan that training with these overrides would have: built as the strategy builds it, without training."""
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        config = compose("train", ["output_dir=.", *overrides])
-        strategy = instantiate(config.mechanism, **config.privacy)
-        trainer = instantiate(config.trainer)(logger=False, callbacks=[], enable_checkpointing=False, accelerator="cpu")
-        data, model = instantiate(config.data), instantiate(config.model)
+    config = composed(overrides)
+    strategy = instantiate(config.mechanism, **config.privacy)
+    trainer = instantiate(config.trainer)(logger=False, callbacks=[], enable_checkpointing=False, accelerator="cpu")
+    data, model = instantiate(config.data), instantiate(config.model)
     data.setup("fit")
     loader = data.train_dataloader()
     return strategy.settings.plan(
@@ -136,9 +131,6 @@ def test_a_run_without_privacy_says_so(tmp_path, capsys):
         ("trainer.devices=auto", "(config key: trainer.devices)"),
         ("mechanism=none", "mechanism=none adds no noise"),
         ("--records 0", "--records: '0'"),
-        ("--min-steps 3", "--min-steps belongs to a search. Add --search"),
-        ("--search --epochs 1 --batch-sizes 1000", "--min-steps=100"),
-        ("--search privacy.epsilon=null privacy.noise_multiplier=1", "(config key: privacy.epsilon)"),
     ],
 )
 def test_what_cannot_work_is_one_line_that_names_the_key_and_exit_code_2(arguments, named, capsys):
@@ -185,32 +177,6 @@ print("imported:", {{"torch", "lightning", "opacus"}} & set(sys.modules))
     assert "examples:" in result.stdout or "noise per step" in result.stdout.lower()
 
 
-def test_a_search_ranks_and_explains(tmp_path, capsys):
-    options = ("--batch-sizes", "100,200,400", "--epochs", "10,20", "--min-steps", "60", "--top", "2")
-    (found,) = written(tmp_path, *OWN, RDP, "--search", *options)["searches"]
-    shown = " ".join(capsys.readouterr().out.split())
-    searched = found["searched"]
-    assert all(row["steps"] >= 60 for row in searched)
-    assert len(searched) == 5
-    for criterion, words in (("noise_per_step", "Least noise per step"), ("noise_of_mean", "Least noise of the mean")):
-        ranked = found[f"least_{criterion}"]
-        values = sorted(row[criterion] for row in searched)
-        assert [row[criterion] for row in ranked] == values[:2]
-        best = ranked[0]
-        assert re.search(rf"{words}[^:]*: batch size {best['batch_size']}, {best['epochs']:g} epochs", shown)
-    assert "one step on all records, which learns nothing" in shown
-    assert "--min-steps 60 is your choice" in shown
-
-
-def test_a_search_takes_sizes_from_overrides_and_every_mechanism_by_itself(tmp_path, capsys):
-    overrides = ("mechanism=gep,gp", "data.batch_size=100,200", "trainer.max_epochs=10,20")
-    found = written(tmp_path, *OWN, RDP, "--search", *overrides, "--top", "1")["searches"]
-    assert [search["searched"][0]["mechanism"] for search in found] == ["gep", "gp"]
-    for search in found:
-        assert {(row["batch_size"], row["epochs"]) for row in search["searched"]} == {(100, 10), (100, 20), (200, 20)}
-    assert "gep at ε = 8" in capsys.readouterr().out
-
-
 @functools.cache
 def some_plans():
     gep = replace(GP, mechanism="gep", k=100, clip_embedding=1.0, clip_residual=0.5)
@@ -232,10 +198,19 @@ def test_the_table_fits_and_says_what_it_left_out():
     assert "With --html and --json also: sampling rate q" in text
 
 
+def test_the_least_noise_is_marked_and_never_a_run_without_noise():
+    without = plan_noise(replace(GP, epsilon=None, noise_multiplier=0.0), RunSize(1257, 6186, 256, 10))
+    plans = [*some_plans(), without]
+    for criterion, name in NOISE.items():
+        (least,) = [number for number, row in enumerate(figure_rows(plans, [name])) if row[0].startswith("★")]
+        noise = [getattr(plan, criterion) for plan in plans]
+        assert noise[least] == min(noise[:-1]) > noise[-1] == 0
+
+
 def test_text_from_the_command_line_is_escaped_in_the_page(tmp_path):
     sizes = [RunSize(1257, 6186, 256, 2, 3), RunSize(1257, 6186, 512, 2, 3)]
     plans = [plan_noise(GP, size, {"seed": f"</script><b>{n}"}) for n, size in enumerate(sizes)]
-    write_page(tmp_path / "plan.html", plans, [])
+    write_page(tmp_path / "plan.html", plans)
     text = (tmp_path / "plan.html").read_text("utf-8")
     assert "</script><b>" not in text
     assert "<b>" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
@@ -244,5 +219,5 @@ def test_text_from_the_command_line_is_escaped_in_the_page(tmp_path):
 @pytest.mark.browser
 def test_a_browser_draws_the_page(browser, tmp_path):  # noqa: F811
     path = tmp_path / "plan.html"
-    write_page(path, some_plans(), [])
+    write_page(path, some_plans())
     check_on_a_phone(browser, path, {"noise": 4, "epsilon": 4})
