@@ -75,8 +75,8 @@ class FactoredGradients:
 class Factor(ABC):
     """A layer's inputs and output gradients for a chunk of records, each record in units of its largest numbers.
 
-    Guarantee: what a record adds to `weighted_sum` is no longer than its weight times the root of `squares`, and how it
-    is rounded depends on no other record. So records whose positions cancel cannot hide their length, or drown others.
+    Guarantee: what a record adds to `weighted_sum` is no longer than its weight times the root of `squares`. However its
+    positions cancel, larger numbers than that are never added to those of other records, which would be rounded off.
     """
 
     def __init__(self, layer: Any, calls: list[Backward]) -> None:
