@@ -75,8 +75,8 @@ class FactoredGradients:
 class Factor(ABC):
     """A layer's inputs and output gradients for a chunk of records, each record in units of its largest numbers.
 
-    Guarantee: what a record adds to `weighted_sum` is no longer than its weight times the root of `squares`. However its
-    positions cancel, larger numbers than that are never added to those of other records, which would be rounded off.
+    Guarantee: what a record adds to `weighted_sum` is no longer than its weight times the root of `squares`. However
+    its positions cancel, no larger numbers are ever added to those of other records, which would be rounded off.
     """
 
     def __init__(self, layer: Any, calls: list[Backward]) -> None:
