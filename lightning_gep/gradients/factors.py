@@ -81,8 +81,8 @@ class FactoredGradients:
 class Factor(ABC):
     """A layer's inputs and output gradients for a chunk of records, each record in units of its largest numbers.
 
-    Guarantee: what a record adds to `weighted_sum` is no longer than its weight times the root of `squares`, and how it
-    is rounded depends on no other record. So records whose positions cancel cannot hide their length, or drown others.
+    Guarantee: what a record adds to `weighted_sum` is no longer than its weight times the root of `squares`. However
+    its positions cancel, no larger numbers are ever added to those of other records, which would be rounded off.
     """
 
     def __init__(self, layer: Any, calls: list[Backward]) -> None:
@@ -360,8 +360,9 @@ def _in_own_units(*sides: Tensor) -> tuple[list[Tensor], Tensor]:
 def _by_record(weights: Tensor, like: Tensor, row: Callable[[int], Tensor]) -> Tensor:
     """Σ weightᵢ·row(i) in float64, each row computed by itself: how it is rounded depends on no other record."""
     total = torch.zeros_like(like, dtype=torch.float64)
-    for i, weight in enumerate(weights):
-        total += torch.where(weight > 0, row(i).double() * weight, 0.0)
+    for i, weight in enumerate(weights.tolist()):
+        if weight > 0:
+            total.add_(row(i), alpha=weight)
     return total
 
 

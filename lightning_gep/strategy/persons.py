@@ -9,6 +9,7 @@ which of their records are read is drawn for each person independently. So a ste
 N the number of persons.
 """
 
+import pickle
 from collections.abc import Callable, Hashable
 from operator import itemgetter
 from random import SystemRandom
@@ -73,8 +74,12 @@ class PerPerson(Dataset[Any]):
         return [self.dataset[own[order[i % len(own)]]] for i in range(self.records)]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Workers only read: a function that tells whose a record is may be one that cannot be pickled."""
-        return {**vars(self), "_owner": None}
+        """Workers only read, so a function that tells whose a record is may be one that cannot be pickled."""
+        try:
+            pickle.dumps(self._owner)
+        except Exception:
+            return {**vars(self), "_owner": None}
+        return vars(self)
 
     def shares_persons(self, records: Any) -> bool:
         """Whether some of these records are of one of the persons, as far as they tell whose they are."""

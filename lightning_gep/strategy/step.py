@@ -186,12 +186,10 @@ class StepGradients:
             renew_random_states(held)
         call = partial(withheld, what="training_step", reveal=self.reveal_errors)
         compute = self.backend.factored if isinstance(self.backend, GhostGradients) else self._rows
-        try:
-            yield from self._sweep(microbatches(batch, self.microbatch), compute, self.chunk, HostStates(held), call)
-        finally:
-            # Later numbers may be published, such as the inputs of a generative model, and tell the earlier ones.
-            if self.seed is None:
-                renew_random_states(held)
+        yield from self._sweep(microbatches(batch, self.microbatch), compute, self.chunk, HostStates(held), call)
+        # Later numbers may be published, such as the inputs of a generative model, and tell the earlier ones.
+        if self.seed is None:
+            renew_random_states(held)
 
     def sweep(self, batches: Iterable[Any]) -> Iterator[Tensor]:
         """Gradients of public records, one microbatch after the other, as in `_sweep`."""
