@@ -50,6 +50,8 @@ from lightning_gep.strategy.step import StepGradients
 
 PUBLIC_RECORDS_CHECKED = 64
 ANCHORS_OF_FIRST_SPECTRUM = 500
+ANCHORS_AT_ONCE = 50
+"""Gradients of anchors that are held for a spectrum, which only adds them up."""
 
 
 @dataclass(frozen=True)
@@ -162,9 +164,8 @@ def prepare_fit(
         tried = stand_in_records(loader) if public is None else public.records(RECORDS_TRIED)
         with quiet():
             lengths = common_lengths(loader.dataset) if check_collate(loader, tried) else None
-        anchors = PublicGradients(
-            gradients, public, like_a_training_batch, num_anchors=cost.anchors, sweeps=cost.sweeps
-        )
+        held = cost.anchors if settings.uses_basis else min(cost.anchors, ANCHORS_AT_ONCE)
+        anchors = PublicGradients(gradients, public, like_a_training_batch, num_anchors=held, sweeps=cost.sweeps)
         batch = stand_in_batch(loader) if public is None else next(public.batches(PUBLIC_RECORDS_CHECKED))
         checks = ReleaseChecks(gradients, batch, like_a_training_batch, frozen_norms)
         may_be_kept = public is not None or is_random(batch)
