@@ -63,7 +63,7 @@ class Rotation:
     def coordinates(self, gradients: Tensor, out: Tensor | None = None) -> Tensor:
         """Rows g to rows z = (Uᵀ g V)/d, flattened (n × size); written to `out`, which may be the rows, if given."""
         out = torch.empty_like(gradients) if out is None else out
-        at_once = max(1, NUMBERS_AT_ONCE // self.scales.numel() if gradients.device.type == "cpu" else len(gradients))
+        at_once = rows_at_once(gradients)
         for rows, own in zip(gradients.split(at_once), out.split(at_once), strict=True):
             turned = _turned(rows.reshape(len(rows), *self.scales.shape), self.bases)
             own = own.view(turned.shape)
@@ -189,6 +189,10 @@ class TensorSpectrum:
 
     def add(self, gradients: Tensor, weight: float) -> None:
         """Add anchor gradients (n × size), each with this weight."""
+        for rows in gradients.split(rows_at_once(gradients)):
+            self._add(rows, weight)
+
+    def _add(self, gradients: Tensor, weight: float) -> None:
         sides = gradients.reshape(len(gradients), *self.energies.shape)
         for side, covariance in enumerate(self.covariances):
             if covariance is not None:
@@ -338,6 +342,12 @@ class TrackedSpectrum(Subspace):
         self._spectra = [TensorSpectrum(**copy.deepcopy(spectrum)) for spectrum in state["spectra"]]
         self._refreshed_at = state["refreshed_at"]
         self.basis = self._basis()
+
+
+def rows_at_once(gradients: Tensor) -> int:
+    """How many rows of gradients (n × size) are turned together."""
+    most = NUMBERS_AT_ONCE // max(1, gradients.shape[1]) if gradients.device.type == "cpu" else len(gradients)
+    return max(1, most)
 
 
 def sides_of(shape: Sequence[int]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from lightning_gep.algorithm.basis import full_precision
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.linalg import row_norms
-from lightning_gep.algorithm.spectral import Rotation
+from lightning_gep.algorithm.spectral import Rotation, rows_at_once
 
 SMALLEST = 2.0**-100
 """More than a product can lose where it underflows, in units of a record's largest numbers."""
@@ -145,6 +145,13 @@ class LinearFactor(Factor):
     def turned(self, rotation: Rotation | None) -> tuple[Tensor, Rotation | None]:
         """One product of output gradients and inputs for each record."""
         return _turned_products(self.b, self.a, rotation)
+
+    def coordinates(self, rotation: Rotation | None, out: Tensor) -> None:
+        """As for other layers, but the products of a few records at a time."""
+        b, a, left = _turned_vectors(self.b, self.a, rotation)
+        at_once = rows_at_once(out)
+        for own, first, second in zip(out.split(at_once), b.split(at_once), a.split(at_once), strict=True):
+            _into(own, _products(first, second), left)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """One matrix product if there is a single position, where nothing can cancel; else record by record."""
@@ -298,18 +305,25 @@ def _into(out: Tensor, rows: Tensor, rotation: Rotation | None) -> None:
 
 
 def _turned_products(first: Tensor, second: Tensor, rotation: Rotation | None) -> tuple[Tensor, Rotation | None]:
-    """Σₜ firstₜsecondₜᵀ (n × first·second) of vectors at n × T positions, and the rotations that are left to do.
+    """Σₜ firstₜsecondₜᵀ (n × first·second) of vectors at n × T positions, and the rotations that are left to do."""
+    first, second, left = _turned_vectors(first, second, rotation)
+    return _products(first, second), left
 
-    A side is rotated before the product if there are no more positions than the other side has entries.
-    """
+
+def _turned_vectors(first: Tensor, second: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Rotation | None]:
+    """A side is rotated before the product if there are no more positions than the other side has entries."""
     if rotation is not None:
         (rows, columns), positions = rotation.scales.shape, first.shape[1]
         if positions <= columns:
             first, rotation = _turn(first, rotation.bases[0]), rotation.without(0)
         if positions <= rows:
             second, rotation = _turn(second, rotation.bases[1]), rotation.without(1)
-    products = first.mT * second if first.shape[1] == 1 else torch.bmm(first.mT, second)
-    return products.flatten(1), rotation
+    return first, second, rotation
+
+
+def _products(first: Tensor, second: Tensor) -> Tensor:
+    """Σₜ firstₜsecondₜᵀ, flattened."""
+    return (first.mT * second if first.shape[1] == 1 else torch.bmm(first.mT, second)).flatten(1)
 
 
 def _squares_of_one(first: Tensor, second: Tensor, rotation: Rotation, error: Tensor) -> Tensor:

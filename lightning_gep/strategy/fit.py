@@ -51,6 +51,8 @@ from lightning_gep.strategy.step import StepGradients
 
 PUBLIC_RECORDS_CHECKED = 64
 ANCHORS_OF_FIRST_SPECTRUM = 500
+ANCHORS_AT_ONCE = 50
+"""Gradients of anchors that are held for a spectrum, which only adds them up."""
 
 
 @dataclass(frozen=True)
@@ -165,9 +167,8 @@ def prepare_fit(
         with quiet():
             pads = check_collate(loader, tried, reveal_errors=reveal or public is not None)
             lengths = common_lengths(loader.dataset) if pads else None
-        anchors = PublicGradients(
-            gradients, public, like_a_training_batch, num_anchors=cost.anchors, sweeps=cost.sweeps
-        )
+        held = cost.anchors if settings.uses_basis else min(cost.anchors, ANCHORS_AT_ONCE)
+        anchors = PublicGradients(gradients, public, like_a_training_batch, num_anchors=held, sweeps=cost.sweeps)
         batch = (
             withheld(lambda: stand_in_batch(loader), "The collate function", reveal=reveal)
             if public is None
