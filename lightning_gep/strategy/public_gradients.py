@@ -20,6 +20,7 @@ from lightning_gep.privacy.release import Release
 from lightning_gep.strategy.logs import SECONDS_UNNOTICED, progress_bar
 from lightning_gep.strategy.public_data import PublicStream
 from lightning_gep.strategy.step import StepGradients, train_mode
+from lightning_gep.strategy.step_cost import clock_of
 
 MOST_ANCHORS, FEWEST_ANCHORS, NUMBERS = 500, 60, 5 * 10**8
 """Public records on which k and thresholds are chosen: as many as have so many numbers in their gradients."""
@@ -126,23 +127,24 @@ class PublicGradients:
 
         return sweep
 
-    def warn_of_noise(self, batch: Any, release: Release, *, k: int, expected_batch_size: int) -> None:
-        """A warning if the noise of a step is far above its gradient, as far as a public batch shows."""
-        stds = ((part and part.noise_std) or 0.0 for part in (release.embedding, release.residual))
-        sizes = (k, self._gradients.groups.num_parameters)
-        noise = math.hypot(*(std * size**0.5 for std, size in zip(stds, sizes, strict=True))) / expected_batch_size
-        if noise == 0:
-            return
-        clip = max(part.clip for part in release.parts)
-        total, count = torch.zeros(()), 0
+    def one_step(self, batch: Any, clip: float) -> tuple[float, float]:
+        """The length of the mean clipped gradient of a public batch, and the seconds that one of its records took."""
+        clock, total, count = clock_of(self._gradients.device), torch.zeros(()), 0
+        start = clock()
         with train_mode(self._gradients.module):
             for rows in self._gradients.sweep(microbatches(self._like_a_training_batch(batch), self._microbatch)):
                 factors = (clip / row_norms(rows)).clamp(max=1.0).to(rows)
                 total, count = total.to(rows) + finite_rows(rows * factors[:, None]).sum(dim=0), count + len(rows)
-        signal = float(total.norm()) / count
-        if noise > DROWNED * signal:
-            rank_zero_warn(
-                f"On public records the noise of a step is {noise / max(signal, 1e-30):.0f} times as long as its "
-                "gradient, so training may get nowhere. Use larger batches, a larger ε, fewer trainable parameters, or "
-                "another mechanism."
-            )
+        return float(total.norm()) / count, (clock() - start) / count
+
+
+def warn_of_noise(signal: float, release: Release, sizes: tuple[int, int], expected_batch_size: int) -> None:
+    """A warning if the noise of a step, with k and p as `sizes`, is far above its gradient on public records."""
+    stds = ((part and part.noise_std) or 0.0 for part in (release.embedding, release.residual))
+    noise = math.hypot(*(std * size**0.5 for std, size in zip(stds, sizes, strict=True))) / expected_batch_size
+    if noise > DROWNED * signal:
+        rank_zero_warn(
+            f"On public records the noise of a step is {noise / max(signal, 1e-30):.0f} times as long as its "
+            "gradient, so training may get nowhere. Use larger batches, a larger ε, fewer trainable parameters, or "
+            "another mechanism."
+        )
