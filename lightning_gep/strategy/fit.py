@@ -40,7 +40,7 @@ from lightning_gep.strategy.public_data import (
     check_public_data,
     find_public_loader,
 )
-from lightning_gep.strategy.public_gradients import PublicGradients, warn_of_noise
+from lightning_gep.strategy.public_gradients import FILLING, PublicGradients, warn_of_noise
 from lightning_gep.strategy.refusals import check_monitors
 from lightning_gep.strategy.release_checks import ReleaseChecks, as_hooks_may_leave_it
 from lightning_gep.strategy.run_card import RunCard, card_directory, mechanism_section, public_data_section
@@ -82,7 +82,8 @@ class Fit:
         """The share of a refresh's public records; the first refresh has to fill all directions of a basis."""
         first = ANCHORS_OF_FIRST_SPECTRUM if self.account.plan.release.embedding is None else self.chosen.k
         filling = isinstance(self.basis_source, SharedBasis) and self.basis_source.is_new
-        return self.anchors(self.cost.anchors_due(first, filling=filling), step)
+        count = self.cost.anchors_due(first, filling=filling)
+        return self.anchors.announced(count, step, FILLING) if filling else self.anchors(count, step)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: plain values and public tensors, no secret."""

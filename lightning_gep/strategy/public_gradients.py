@@ -26,6 +26,7 @@ MOST_ANCHORS, FEWEST_ANCHORS, NUMBERS = 500, 60, 5 * 10**8
 """Public records on which k and thresholds are chosen: as many as have so many numbers in their gradients."""
 HELD_OUT = 0.4
 """How many others they are tried on, relative to that."""
+CHOOSING, FILLING = "Choosing k and thresholds", "Computing the first basis"
 DROWNED = 20.0
 """Noise that is so many times the gradient hides it for hundreds of steps: their sum grows like its square root."""
 
@@ -91,7 +92,7 @@ class PublicGradients:
     def thresholds(self, k: int | None) -> Thresholds:
         """Both thresholds, and k if it is not given."""
         sizes, anchors = self._gradients.groups.sizes, max(self._records, k or 0)
-        fit, held_out = self._announced(anchors, step=-2), self(round(HELD_OUT * self._records), step=-1)
+        fit, held_out = self.announced(anchors, step=-2, what=CHOOSING), self(round(HELD_OUT * self._records), step=-1)
         return choose_thresholds(fit, held_out, sizes, k=k, num_anchors=anchors)
 
     def clip_norm(self, coordinates: Subspace | None) -> float:
@@ -102,7 +103,11 @@ class PublicGradients:
                 "1.0, or less for losses with small gradients.",
                 setting="clip_norm",
             )
-        basis = None if coordinates is None else coordinates.at_step(0, self._announced(self._records, step=-2))
+        basis = (
+            None
+            if coordinates is None
+            else coordinates.at_step(0, self.announced(self._records, step=-2, what=CHOOSING))
+        )
         parts = self(round(HELD_OUT * self._records), step=-1)()
         return choose_clip_norm(torch.cat([row_norms(g if basis is None else basis.coordinates(g)) for g in parts]))
 
@@ -110,16 +115,18 @@ class PublicGradients:
     def _records(self) -> int:
         return min(MOST_ANCHORS, max(FEWEST_ANCHORS, NUMBERS // self._gradients.groups.num_parameters))
 
-    def _announced(self, count: int, step: int) -> Anchors:
+    def announced(self, count: int, step: int, what: str) -> Anchors:
         """Such sweeps, of which one that takes longer says so."""
+        first, end = self._exchange.share(count)
+        own, silent = max(1, end - first), self(count, step)
 
         def sweep() -> Iterator[Tensor]:
             start, done, told = time.perf_counter(), 0, False
-            with progress_bar("Choosing k and thresholds", count) as bar:
-                for rows in self(count, step)():
-                    seconds = (time.perf_counter() - start) * count / (done + len(rows))
+            with progress_bar(what, own) as bar:
+                for rows in silent():
+                    seconds = (time.perf_counter() - start) * own / max(1, done + len(rows))
                     if done and not told and seconds > SECONDS_UNNOTICED:
-                        rank_zero_info(f"Choosing k and thresholds on {count} public records, about {seconds:.0f} s.")
+                        rank_zero_info(f"{what} on {count} public records, about {seconds:.0f} s.")
                         told = True
                     done += len(rows)
                     bar.update(len(rows))
