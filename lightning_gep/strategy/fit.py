@@ -41,13 +41,14 @@ from lightning_gep.strategy.public_data import (
     check_public_data,
     find_public_loader,
 )
-from lightning_gep.strategy.public_gradients import PublicGradients
+from lightning_gep.strategy.public_gradients import FILLING, PublicGradients, warn_of_noise
 from lightning_gep.strategy.refusals import check_monitors
 from lightning_gep.strategy.release_checks import ReleaseChecks, as_hooks_may_leave_it
 from lightning_gep.strategy.run_card import RunCard, card_directory, mechanism_section, public_data_section
 from lightning_gep.strategy.settings import CostSettings, PrivacySettings
 from lightning_gep.strategy.stand_ins import explained, is_random, stand_in_batch, stand_in_records
 from lightning_gep.strategy.step import StepGradients
+from lightning_gep.strategy.step_cost import StepCost, seconds_of_product
 
 PUBLIC_RECORDS_CHECKED = 64
 ANCHORS_OF_FIRST_SPECTRUM = 500
@@ -78,12 +79,15 @@ class Fit:
     """The lengths of every training record, if the collate function pads."""
     card: RunCard | None
     """Only in the first process."""
+    step_cost: StepCost | None
+    """An estimate for mechanisms with a basis; None after a resume, and in other processes than the first."""
 
     def anchors_at(self, step: int) -> Anchors:
         """The share of a refresh's public records; the first refresh has to fill all directions of a basis."""
         first = ANCHORS_OF_FIRST_SPECTRUM if self.account.plan.release.embedding is None else self.chosen.k
         filling = isinstance(self.basis_source, SharedBasis) and self.basis_source.is_new
-        return self.anchors(self.cost.anchors_due(first, filling=filling), step)
+        count = self.cost.anchors_due(first, filling=filling)
+        return self.anchors.announced(count, step, FILLING) if filling else self.anchors(count, step)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: plain values and public tensors, no secret."""
@@ -184,11 +188,14 @@ def prepare_fit(
             check_rows_fit(gradients.microbatch, groups.num_parameters, device)
 
         state = {} if continued is None or continued.state is None else continued.state
+        step_cost: StepCost | None = None
         if continued is None:
             chosen = _choose_thresholds(settings, anchors, processes, groups, cost)
             plan = settings.with_choices(**vars(chosen)).plan(**size, steps=steps)
             if public is not None and processes.is_first:
-                anchors.warn_of_noise(batch, plan.release, k=chosen.k, expected_batch_size=batch_size)
+                signal, per_record = anchors.one_step(batch, max(part.clip for part in plan.release.parts))
+                warn_of_noise(signal, plan.release, (chosen.k, groups.num_parameters), batch_size)
+                step_cost = _step_cost(settings, cost, gradients, chosen.k, per_record)
             account = PrivacyAccount(plan, private=settings.private)
         else:
             assert continued.account is not None
@@ -238,7 +245,19 @@ def prepare_fit(
         RunCard(card_directory(trainer.checkpoint_callbacks, trainer.default_root_dir), account, facts, rank_zero_warn)
         if processes.is_first
         else None,
+        step_cost,
     )
+
+
+def _step_cost(
+    settings: PrivacySettings, cost: CostSettings, gradients: StepGradients, k: int, per_record: float
+) -> StepCost | None:
+    if not settings.uses_basis:
+        return None
+    blocks = list(zip(gradients.groups.quotas(k), gradients.groups.sizes, strict=True))
+    like = torch.zeros(0, dtype=gradients.dtype, device=gradients.device)
+    product = seconds_of_product(max(blocks)[0], gradients.microbatch, like)
+    return StepCost.estimated(cost, blocks, records=gradients.expected_records, per_record=per_record, product=product)
 
 
 def _basis_source(

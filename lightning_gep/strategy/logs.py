@@ -170,6 +170,7 @@ def announce(settings: PrivacySettings, fit: "Fit", card: Path | None) -> None:
         + _k(settings, fit),
         "sampling": f"each {plan.unit} with probability {plan.sample_rate:.4g} in each of {_steps(plan)} steps",
         "gradients": f"{fit.gradients.backend.reason}; {_memory(fit)}",
+        "step": "" if fit.step_cost is None else fit.step_cost.in_words(fit.chosen.k, fit.cost),
         "not logged": "" if settings.log_nonprivate else ", ".join(fit.logged),
         "kept": _kept(fit),
         "card": "" if card is None else str(card / CARD_PAGE),

@@ -16,7 +16,7 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.withheld import withheld
 from lightning_gep.strategy.logs import SECONDS_UNNOTICED, progress_bar
-from lightning_gep.strategy.overlap import Distinctive, content_of, distinctive, length, share_records
+from lightning_gep.strategy.overlap import Distinctive, content_of, distinctive, length, read_records, share_records
 from lightning_gep.strategy.refusals import check_same_structure
 
 FEW_BITS = (
@@ -125,7 +125,7 @@ def check_disjoint(public: Dataset[Any], private: Dataset[Any], *, trusted: bool
             "not overlap: use other data, such as ImageNet images with random labels.",
             setting="aux_dataloader",
         )
-    contents = [content_of(public[i]) for i in range(min(length(public), RECORDS_COMPARED))]
+    contents = [*map(content_of, read_records(public, range(min(length(public), RECORDS_COMPARED))))]
     digests = [content.input for content in contents]
     changes = _changes_between_reads(public)
     if trusted:
@@ -186,7 +186,7 @@ def _contents(dataset: Dataset[Any]) -> tuple[Distinctive, int]:
     """What identifies every n-th record, and n, which is 1 unless reading all records would take too long."""
     count = length(dataset)
     start = time.perf_counter()
-    tried = [content_of(dataset[i]) for i in range(min(count, 100))]
+    tried = [*map(content_of, read_records(dataset, range(min(count, 100))))]
     seconds = (time.perf_counter() - start) * count / max(1, len(tried))
     stride = math.ceil(seconds / SECONDS_FOR_COMPARISON) if seconds > SECONDS_FOR_COMPARISON else 1
     if stride > 1:
@@ -201,7 +201,8 @@ def _contents(dataset: Dataset[Any]) -> tuple[Distinctive, int]:
             "do not overlap, public_data_is_disjoint=True skips it."
         )
     with progress_bar("Comparing training records with the public data", -(-count // stride)) as bar:
-        return distinctive((bar.update(), content_of(dataset[i]))[1] for i in range(0, count, stride)), stride
+        records = read_records(dataset, range(0, count, stride))
+        return distinctive((bar.update(), content_of(record))[1] for record in records), stride
 
 
 def _name(dataset: Any) -> str:

@@ -20,11 +20,13 @@ from lightning_gep.privacy.release import Release
 from lightning_gep.strategy.logs import SECONDS_UNNOTICED, progress_bar
 from lightning_gep.strategy.public_data import PublicStream
 from lightning_gep.strategy.step import StepGradients, train_mode
+from lightning_gep.strategy.step_cost import clock_of
 
 MOST_ANCHORS, FEWEST_ANCHORS, NUMBERS = 500, 60, 5 * 10**8
 """Public records on which k and thresholds are chosen: as many as have so many numbers in their gradients."""
 HELD_OUT = 0.4
 """How many others they are tried on, relative to that."""
+CHOOSING, FILLING = "Choosing k and thresholds", "Computing the first basis"
 DROWNED = 20.0
 """Noise that is so many times the gradient hides it for hundreds of steps: their sum grows like its square root."""
 
@@ -90,7 +92,7 @@ class PublicGradients:
     def thresholds(self, k: int | None) -> Thresholds:
         """Both thresholds, and k if it is not given."""
         sizes, anchors = self._gradients.groups.sizes, max(self._records, k or 0)
-        fit, held_out = self._announced(anchors, step=-2), self(round(HELD_OUT * self._records), step=-1)
+        fit, held_out = self.announced(anchors, step=-2, what=CHOOSING), self(round(HELD_OUT * self._records), step=-1)
         return choose_thresholds(fit, held_out, sizes, k=k, num_anchors=anchors)
 
     def clip_norm(self, coordinates: Subspace | None) -> float:
@@ -101,7 +103,11 @@ class PublicGradients:
                 "1.0, or less for losses with small gradients.",
                 setting="clip_norm",
             )
-        basis = None if coordinates is None else coordinates.at_step(0, self._announced(self._records, step=-2))
+        basis = (
+            None
+            if coordinates is None
+            else coordinates.at_step(0, self.announced(self._records, step=-2, what=CHOOSING))
+        )
         parts = self(round(HELD_OUT * self._records), step=-1)()
         return choose_clip_norm(torch.cat([row_norms(g if basis is None else basis.coordinates(g)) for g in parts]))
 
@@ -109,16 +115,18 @@ class PublicGradients:
     def _records(self) -> int:
         return min(MOST_ANCHORS, max(FEWEST_ANCHORS, NUMBERS // self._gradients.groups.num_parameters))
 
-    def _announced(self, count: int, step: int) -> Anchors:
+    def announced(self, count: int, step: int, what: str) -> Anchors:
         """Such sweeps, of which one that takes longer says so."""
+        first, end = self._exchange.share(count)
+        own, silent = max(1, end - first), self(count, step)
 
         def sweep() -> Iterator[Tensor]:
             start, done, told = time.perf_counter(), 0, False
-            with progress_bar("Choosing k and thresholds", count) as bar:
-                for rows in self(count, step)():
-                    seconds = (time.perf_counter() - start) * count / (done + len(rows))
+            with progress_bar(what, own) as bar:
+                for rows in silent():
+                    seconds = (time.perf_counter() - start) * own / max(1, done + len(rows))
                     if done and not told and seconds > SECONDS_UNNOTICED:
-                        rank_zero_info(f"Choosing k and thresholds on {count} public records, about {seconds:.0f} s.")
+                        rank_zero_info(f"{what} on {count} public records, about {seconds:.0f} s.")
                         told = True
                     done += len(rows)
                     bar.update(len(rows))
@@ -126,23 +134,24 @@ class PublicGradients:
 
         return sweep
 
-    def warn_of_noise(self, batch: Any, release: Release, *, k: int, expected_batch_size: int) -> None:
-        """A warning if the noise of a step is far above its gradient, as far as a public batch shows."""
-        stds = ((part and part.noise_std) or 0.0 for part in (release.embedding, release.residual))
-        sizes = (k, self._gradients.groups.num_parameters)
-        noise = math.hypot(*(std * size**0.5 for std, size in zip(stds, sizes, strict=True))) / expected_batch_size
-        if noise == 0:
-            return
-        clip = max(part.clip for part in release.parts)
-        total, count = torch.zeros(()), 0
+    def one_step(self, batch: Any, clip: float) -> tuple[float, float]:
+        """The length of the mean clipped gradient of a public batch, and the seconds that one of its records took."""
+        clock, total, count = clock_of(self._gradients.device), torch.zeros(()), 0
+        start = clock()
         with train_mode(self._gradients.module):
             for rows in self._gradients.sweep(microbatches(self._like_a_training_batch(batch), self._microbatch)):
                 factors = (clip / row_norms(rows)).clamp(max=1.0).to(rows)
                 total, count = total.to(rows) + finite_rows(rows * factors[:, None]).sum(dim=0), count + len(rows)
-        signal = float(total.norm()) / count
-        if noise > DROWNED * signal:
-            rank_zero_warn(
-                f"On public records the noise of a step is {noise / max(signal, 1e-30):.0f} times as long as its "
-                "gradient, so training may get nowhere. Use larger batches, a larger ε, fewer trainable parameters, or "
-                "another mechanism."
-            )
+        return float(total.norm()) / count, (clock() - start) / count
+
+
+def warn_of_noise(signal: float, release: Release, sizes: tuple[int, int], expected_batch_size: int) -> None:
+    """A warning if the noise of a step, with k and p as `sizes`, is far above its gradient on public records."""
+    stds = ((part and part.noise_std) or 0.0 for part in (release.embedding, release.residual))
+    noise = math.hypot(*(std * size**0.5 for std, size in zip(stds, sizes, strict=True))) / expected_batch_size
+    if noise > DROWNED * signal:
+        rank_zero_warn(
+            f"On public records the noise of a step is {noise / max(signal, 1e-30):.0f} times as long as its "
+            "gradient, so training may get nowhere. Use larger batches, a larger ε, fewer trainable parameters, or "
+            "another mechanism."
+        )

@@ -5,6 +5,8 @@ import functools
 import pytest
 import torch
 from lightning.pytorch import Callback
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from lightning_gep.gradients import take
@@ -63,6 +65,21 @@ def test_modules_with_random_numbers_train(tmp_path):
     used = strategy(mechanism="gp", delta=0.1)
     trainer(tmp_path, used, max_steps=2).fit(module, loader)
     assert used.privacy.steps == 2
+
+
+class Checkpointed(Classifier):
+    """Dropout inside a part whose activations are computed again in the backward pass."""
+
+    def forward(self, x):
+        dropped = lambda x: super(Checkpointed, self).forward(nn.functional.dropout(x, 0.5, self.training))  # noqa: E731
+        return checkpoint(dropped, x, use_reentrant=False)
+
+
+def test_checkpointing_that_is_not_reentrant_trains_with_dropout(tmp_path):
+    used = strategy(mechanism="gp")
+    trainer(tmp_path, used, max_steps=2).fit(Checkpointed(), loader())
+    assert used.privacy.steps == 2
+    assert used.prepared.gradients.backend.name == "loop"
 
 
 def timed(step):

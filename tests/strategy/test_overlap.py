@@ -228,6 +228,35 @@ def test_tokens_are_found_under_other_labels(make):
     assert shares(make, (TOKENS, OTHER_TOKENS)) == [True, False]
 
 
+class Together(Made):
+    """Records read many at a time; one at a time they are others, which no DataLoader sees."""
+
+    def __getitems__(self, indices):
+        self.asked = getattr(self, "asked", 0) + 1
+        return [Made.__getitem__(self, index) for index in indices]
+
+    def __getitem__(self, index):
+        return self.make(torch.zeros(6), self.y[index], index)
+
+
+def test_records_are_read_as_a_loader_reads_them():
+    private = Together(STRUCTURES["tuple"], X, Y)
+    assert refused(Made(STRUCTURES["tuple"], X, OTHER_Y), private)
+    assert private.asked < COUNT / 10
+    assert refused(Together(STRUCTURES["tuple"], X, OTHER_Y), Made(STRUCTURES["tuple"], X, Y))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int64, "array"])
+def test_a_mask_has_at_most_two_values_wherever_they_are(kind):
+    def found(third):
+        mask = torch.zeros(40, 50)
+        mask[:20], mask[37, 13] = 1, third
+        mask = mask.numpy() if kind == "array" else mask.to(kind)
+        return [part.position for part in content_of((mask, torch.arange(50.0), 0)).parts]
+
+    assert (found(third=1), found(third=7)) == ([1], [0, 1])
+
+
 def test_one_of_two_inputs_is_enough():
     private = Made(lambda x, y, i: {"left": x, "right": OTHER_X[i], "y": y}, X, Y)
     public = Made(lambda x, y, i: {"left": torch.zeros(6), "right": OTHER_X[i], "y": y}, X, OTHER_Y)

@@ -278,6 +278,19 @@ class Unfreezes(Callback):
         pl_module.hidden.requires_grad_(True)
 
 
+class UnfreezesLater(Unfreezes):
+    def on_train_epoch_start(self, trainer, pl_module):
+        pl_module.hidden.requires_grad_(trainer.current_epoch > 0)
+
+
+@pytest.mark.parametrize("gradients", ["functional", "loop"])
+def test_a_layer_that_is_unfrozen_in_a_later_epoch_is_refused_there(tmp_path, gradients):
+    used = strategy(mechanism="gp", gradients=gradients)
+    with pytest.raises(ConfigurationError, match=r"requires_grad of hidden\.weight, hidden\.bias changed"):
+        trainer(tmp_path, used, max_epochs=2, callbacks=[UnfreezesLater()]).fit(Classifier(), loader())
+    assert used.privacy.steps == 5, "the steps of the first epoch"
+
+
 class Normalized(Classifier):
     def __init__(self):
         super().__init__()
