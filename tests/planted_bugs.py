@@ -453,8 +453,8 @@ BUGS = (
         4,
         "every record of a person is clipped by itself, so a person counts as often as they have records",
         "strategy/persons.py",
-        "[torch.stack(column) for column in columns]",
-        "[torch.cat(column)[:, None] for column in columns]",
+        "joined(self.batches, torch.stack)",
+        "joined(self.batches, lambda column: torch.cat(column)[:, None])",
         (
             "strategy/test_persons.py::test_a_person_is_clipped_once",
             "strategy/test_persons.py::test_a_person_with_many_records_moves_the_sum_by_no_more_than_the_threshold",

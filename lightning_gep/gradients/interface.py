@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_gep.algorithm.groups import ParameterGroups
-from lightning_gep.gradients.batches import batch_size, take
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.batches import batch_size, padded, take
 from lightning_gep.gradients.randomness import HostStates
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ LossFunction: TypeAlias = Callable[[Any], Tensor]
 """A batch → the scalar loss of the user's training step on it, a mean over the records."""
 
 
-class GradientError(RuntimeError):
+class GradientError(ConfigurationError):
     """A module or batch whose per-sample gradients this backend cannot compute correctly."""
 
 
@@ -72,28 +73,19 @@ class Backend(ABC):
 
         """
         size = batch_size(batch)
-        if size == 0:
-            return self._empty(0)
-        padded = self.together and chunk_size is not None
-        per_chunk = (chunk_size or self.largest_chunk or size) if self.together else 1
-        per_chunk = per_chunk if padded else min(per_chunk, size)
-
-        def differentiate(chunk: Any, count: int, out: Tensor | None = None) -> Tensor:
+        rows = self._empty(size)
+        together = (chunk_size or self.largest_chunk or max(1, size)) if self.together else 1
+        for start in range(0, size, together):
+            which = slice(start, start + together)
+            chunk, out = take(batch, which), rows[which]
+            missing = together - len(out) if self.together and chunk_size else 0
             try:
-                return self.differentiate(chunk, count, begin_with, out)
+                if missing:
+                    out.copy_(self.differentiate(padded(chunk, together), together, begin_with, None)[:-missing])
+                else:
+                    self.differentiate(chunk, len(out), begin_with, out)
             finally:
                 put_back()
-
-        if size == per_chunk:
-            return differentiate(batch, size)
-        rows = self._empty(size)
-        for start, out in zip(range(0, size, per_chunk), rows.split(per_chunk), strict=True):
-            missing = per_chunk - len(out)
-            if padded and missing:
-                copies = take(batch, [*range(start, size), *[start] * missing])
-                out.copy_(differentiate(copies, per_chunk)[: len(out)])
-            else:
-                differentiate(take(batch, slice(start, start + per_chunk)), len(out), out)
         return rows
 
     def differentiate(self, chunk: Any, size: int, begin_with: HostStates | None, out: Tensor | None) -> Tensor:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from lightning_gep.audit.estimators import gaussian_delta, gaussian_epsilon
+from lightning_gep.audit.estimators import gaussian_epsilon
 from lightning_gep.audit.subsampled import StepLoss, TiltedRuns, moments_tilt, subsampled_bound, tilt_for
 from lightning_gep.privacy.accounting import SampledGaussian, by_rdp, epsilon
+from tests.reference import gaussian_delta
 
 SVHN = {"sample_rate": 1000 / 604388, "steps": 12087, "delta": 1e-6}
 """The paper's settings for ε = 8; the authors' code has σ = 0.60 for each of the two parts."""
