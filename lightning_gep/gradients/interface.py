@@ -73,30 +73,26 @@ class Backend(ABC):
 
         """
         size = batch_size(batch)
-        rows = self._empty(size)
         together = (chunk_size or self.largest_chunk or max(1, size)) if self.together else 1
+        filled = -(-size // together) * together if self.together and chunk_size else size
+        rows = self._empty(filled)
         for start in range(0, size, together):
             which = slice(start, start + together)
-            chunk, out = take(batch, which), rows[which]
-            missing = together - len(out) if self.together and chunk_size else 0
             try:
-                if missing:
-                    out.copy_(self.differentiate(padded(chunk, together), together, begin_with, None)[:-missing])
-                else:
-                    self.differentiate(chunk, len(out), begin_with, out)
+                self.differentiate(padded(take(batch, which), len(rows[which])), rows[which], begin_with)
             finally:
                 put_back()
-        return rows
+        return rows[:size]
 
-    def differentiate(self, chunk: Any, size: int, begin_with: HostStates | None, out: Tensor | None) -> Tensor:
-        """The rows of one chunk. Records of a chunk share the numbers of Python and NumPy: all chunks draw the same."""
+    def differentiate(self, chunk: Any, out: Tensor, begin_with: HostStates | None) -> None:
+        """`rows` of one chunk. Records of a chunk share the numbers of Python and NumPy: all chunks draw the same."""
         if self.together and begin_with is not None:
             begin_with.put_back()
-        return self.rows(chunk, size, out)
+        self.rows(chunk, out)
 
     @abstractmethod
-    def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
-        """The gradients of a batch of `size` > 0 records (size × p), written to `out` if that is given."""
+    def rows(self, batch: Any, out: Tensor) -> None:
+        """Write the gradients of the records to `out`, a row each; there is one at least."""
 
     @classmethod
     def fault(cls, trial: "PublicTrial") -> str | None:
