@@ -8,8 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_gep.errors import ConfigurationError
-from lightning_gep.strategy.strategy import GEPStrategy
+from lightning_gep import ConfigurationError, GEPStrategy
 
 FEATURES, CLASSES, RECORDS = 6, 3, 60
 INF = float("inf")
