@@ -66,8 +66,8 @@ def class_of_text() -> Any:
     return texts(lambda: torch.randint(CLASSES, ()))
 
 
-def next_words() -> Any:
-    return texts(lambda: torch.randint(1, WORDS, (LENGTH,)), mask=False)
+def next_words(mask: bool = False) -> Any:
+    return texts(lambda: torch.randint(1, WORDS, (LENGTH,)), mask)
 
 
 def vectors(size: int = 32, count: int = RECORDS) -> Any:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from lightning_gep.audit.replay import ReplayReport, run_replay
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.batches import record_leaves, replace_leaves, take
+from lightning_gep.gradients.batches import batch_size, joined, take
 from tests.gradients_zoo import ZOO, default_dtype
 
 MECHANISMS = {
@@ -37,10 +37,8 @@ def public_records(name, dtype):
     with default_dtype(dtype), torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         batches = [case.batch() for _ in range(BATCHES)]
-    columns = zip(*map(record_leaves, batches), strict=True)
-    joined = [torch.cat(parts) if torch.is_tensor(parts[0]) else list(itertools.chain(*parts)) for parts in columns]
-    everything = replace_leaves(batches[0], joined)
-    return DataLoader(range(len(joined[0])), batch_size=8, collate_fn=lambda which: take(everything, which))
+    everything = joined(batches)
+    return DataLoader(range(batch_size(everything)), batch_size=8, collate_fn=lambda which: take(everything, which))
 
 
 def replayed(name, mechanism, backend, precision, **settings) -> ReplayReport:

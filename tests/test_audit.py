@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import LightningModule
 from scipy.stats import chi2
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_gep.audit import Subject
 from lightning_gep.audit.mechanism import releases
 from lightning_gep.privacy.plan import PrivacyPlan
-from tests.toys import strategy, trainer
+from tests.toys import Gradients, strategy, trainer
 
 INPUTS, OUTPUTS = 10, 12
 SIGMA, CANARIES = 0.2, 40
@@ -41,13 +41,7 @@ class Linear(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
-class Releases(Callback):
-    def __init__(self):
-        self.seen = []
-
-    def on_after_backward(self, trainer, pl_module):
-        self.seen.append(pl_module.layer.weight.grad.flatten().clone())
-
+class Releases(Gradients):
     def sums(self, plan: PrivacyPlan) -> Tensor:
         return torch.stack(self.seen).double() * plan.expected_batch_size
 

@@ -2,12 +2,13 @@
 
 import mmap
 
+import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_gep.strategy.strategy import GEPStrategy
+from lightning_gep import ConfigurationError, GEPStrategy
 
 FEATURES, CLASSES, RECORDS = 6, 3, 60
 INF = float("inf")
@@ -96,6 +97,25 @@ def trainer(directory, using, **settings):
         "default_root_dir": directory,
     }
     return Trainer(strategy=using, **{**defaults, **settings})
+
+
+def refusal(directory, message, module=None, data=None, using=None, **settings):
+    """A fit that is refused before anything is begun."""
+    used = using or strategy()
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(directory, used, **settings).fit(module or Classifier(), loader() if data is None else data)
+    assert used.privacy is None or used.privacy.steps == 0
+    assert not list(directory.rglob("*.ledger")), "nothing was begun"
+
+
+class Gradients(Callback):
+    """The released gradients of all steps."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_after_backward(self, trainer, pl_module):
+        self.seen.append(torch.cat([p.grad.reshape(-1).clone() for p in pl_module.parameters()]))
 
 
 def fresh_memory(megabytes):

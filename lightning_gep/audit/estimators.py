@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from dp_accounting import get_epsilon_gaussian
 from numpy.typing import NDArray
 from scipy import special, stats
-from scipy.optimize import brentq
 
 Scores = NDArray[np.float64]
 Progress = Callable[[str, float], None]
@@ -34,17 +34,9 @@ class Bound:
     assumes: str
 
 
-def gaussian_delta(mu: float, epsilon: float) -> float:
-    """δ(ε) of two normal distributions a distance of μ standard deviations apart (Balle and Wang 2018, Theorem 8)."""
-    low, high = -mu / 2 - epsilon / mu, mu / 2 - epsilon / mu
-    return float(special.ndtr(high) - math.exp(epsilon + special.log_ndtr(low)))
-
-
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """ε at δ of a μ-GDP mechanism: the inverse of `gaussian_delta`, 0 if that is below δ everywhere."""
-    if mu <= 0 or gaussian_delta(mu, 0.0) <= delta:
-        return 0.0
-    return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - delta, 0.0, mu**2 / 2 + mu * 10 + 1))
+    """ε at δ of a μ-GDP mechanism: two normal distributions a distance of μ standard deviations apart."""
+    return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
 
 
 def gaussian_mu(included: Scores, left_out: Scores, confidence: float) -> float:
@@ -66,8 +58,7 @@ def gaussian_mu(included: Scores, left_out: Scores, confidence: float) -> float:
 def gaussian_bound(included: Scores, left_out: Scores, delta: float, confidence: float) -> Bound:
     """ε at δ of the Gaussian mechanism that `gaussian_mu` finds."""
     mu = gaussian_mu(included, left_out, confidence)
-    epsilon = math.inf if math.isinf(mu) else gaussian_epsilon(mu, delta)
-    return Bound("Gaussian", epsilon, confidence, "independent, normal scores")
+    return Bound("Gaussian", gaussian_epsilon(mu, delta), confidence, "independent, normal scores")
 
 
 def threshold_bound(included: Scores, left_out: Scores, delta: float, confidence: float) -> Bound:

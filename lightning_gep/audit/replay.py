@@ -28,7 +28,7 @@ from lightning_gep.algorithm.clipping import MARGIN
 from lightning_gep.algorithm.exchange import Exchange
 from lightning_gep.algorithm.noise import NoNoise
 from lightning_gep.errors import ConfigurationError, PrivateRecordError
-from lightning_gep.gradients.batches import Constant, batch_size, record_leaves, replace_leaves, take
+from lightning_gep.gradients.batches import Constant, batch_size, joined, record_leaves, replace_leaves, take
 from lightning_gep.gradients.factors import FactoredGradients
 from lightning_gep.gradients.interface import GradientError
 from lightning_gep.gradients.randomness import held_generators, random_state_kept, seed_everywhere
@@ -257,9 +257,7 @@ class ReplayStrategy(GEPStrategy):
         position = self._chance.randint(0, size) if any_position else size
         origins[position : position + 1], last = [None], origins[position : position + 1]
         origins += last
-        pairs = zip(record_leaves(drawn), record_leaves(record), strict=True)
-        joined = replace_leaves(drawn, [_joined(*pair) for pair in pairs])
-        return kind, take(joined, [size if i is None else i for i in origins]), origins
+        return kind, take(joined([drawn, record]), [size if i is None else i for i in origins]), origins
 
     def _compare(self, kind: str, recorded: Tape, played: Tape, origins: Origins | None = None) -> None:
         """Count one replay. `origins` are the positions of its records in the recorded batch; None: the same batch."""
@@ -315,10 +313,6 @@ def _changed(record: Any, kind: str, pool: Any, chance: random.Random) -> Any:
         return leaf
 
     return replace_leaves(record, list(map(changed, record_leaves(record), record_leaves(pool))))
-
-
-def _joined(first: Any, second: Any) -> Any:
-    return torch.cat([first, second]) if isinstance(first, Tensor) else type(first)((*first, *second))
 
 
 def _relative_change(row: Tensor, other: Tensor) -> float:

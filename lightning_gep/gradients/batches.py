@@ -62,6 +62,18 @@ def microbatches(batch: Any, size: int) -> Iterator[Any]:
         yield take(batch, slice(start, start + size))
 
 
+def padded(batch: Any, size: int) -> Any:
+    """The batch with copies of its first record, so many that it has `size` records."""
+    own = batch_size(batch)
+    return batch if own == size else take(batch, [*range(own), *[0] * (size - own)])
+
+
+def joined(batches: Sequence[Any], join: Callable[[list[Tensor]], Tensor] = torch.cat) -> Any:
+    """One batch with the records of several; `join` puts their tensors together."""
+    columns = zip(*map(record_leaves, batches), strict=True)
+    return replace_leaves(batches[0], [_joined(column, join) for column in columns])
+
+
 def record_leaves(batch: Any) -> list[Any]:
     """Everything in the batch that has one entry per record, in the order `replace_leaves` takes it."""
     leaves: list[Any] = []
@@ -151,3 +163,9 @@ def _take(leaf: Any, which: Which) -> Any:
     if isinstance(leaf, Tensor):
         return leaf[torch.tensor(positions, dtype=torch.long, device=leaf.device)]
     return leaf[positions] if isinstance(leaf, np.ndarray) else type(leaf)(leaf[position] for position in positions)
+
+
+def _joined(parts: Sequence[Any], join: Callable[[list[Tensor]], Tensor]) -> Any:
+    if isinstance(parts[0], Tensor):
+        return join(list(parts))
+    return type(parts[0])(entry for part in parts for entry in part)

@@ -80,8 +80,8 @@ class FunctionalGradients(Backend):
         self._randomness, self._vectorising = randomness, vectorising or Vectorising()
         self._step = _Step(self.module, self.loss_function)
 
-    def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
-        """The gradients of a batch of `size` > 0 records (size × p)."""
+    def rows(self, batch: Any, out: Tensor) -> None:
+        """The gradients of all records by one vectorised call."""
         leaves = self.leaves_of(batch)
         parameters = {f"module.{name}": p.detach() for name, p in self.parameters().items()}
 
@@ -91,7 +91,7 @@ class FunctionalGradients(Backend):
         gradients_of_all = vmap(grad(loss_of_one), in_dims=(None, 0), randomness=self._randomness)
         with self.vectorisable():
             gradients = gradients_of_all(parameters, leaves)
-        return self.groups.flatten({name.removeprefix("module."): rows for name, rows in gradients.items()}, out)
+        self.groups.flatten({name.removeprefix("module."): rows for name, rows in gradients.items()}, out)
 
     @contextmanager
     def vectorisable(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from torch.func import functional_call, grad, vmap
 
 from lightning_gep.algorithm.linalg import row_norms
 from lightning_gep.algorithm.spectral import SEPARABLE_ABOVE
-from lightning_gep.gradients.batches import batch_size, replace_leaves, take
+from lightning_gep.gradients.batches import batch_size, padded, replace_leaves
 from lightning_gep.gradients.factors import ConvolutionFactor, EmbeddingFactor, Factor, FactoredGradients, LinearFactor
 from lightning_gep.gradients.functional import FunctionalGradients
 from lightning_gep.gradients.interface import scalar
@@ -61,11 +61,10 @@ class GhostGradients(FunctionalGradients):
     ) -> FactoredGradients:
         """The gradients of one chunk of records; the arguments are those of `Backend.__call__`."""
         size = batch_size(batch)
-        missing = 0 if chunk_size is None else chunk_size - size
         if begin_with is not None:
             begin_with.put_back()
         try:
-            return self._factored(take(batch, [*range(size), *[0] * missing]) if missing else batch, size)
+            return self._factored(padded(batch, chunk_size or size), size)
         finally:
             put_back()
 

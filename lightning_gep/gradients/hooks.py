@@ -47,16 +47,15 @@ class HookedGradients(Backend):
 
     name = "hooks"
 
-    def differentiate(self, chunk: Any, size: int, begin_with: HostStates | None, out: Tensor | None) -> Tensor:
+    def differentiate(self, chunk: Any, out: Tensor, begin_with: HostStates | None) -> None:
         """Whether numbers from Python and NumPy are drawn for each record cannot be seen, so there must be none."""
-        rows = super().differentiate(chunk, size, begin_with, out)
+        super().differentiate(chunk, out, begin_with)
         if begin_with is not None and begin_with.differ():
             raise GradientError(f"hooks {SHARES} (from Python or NumPy). Use gradients='auto'.")
-        return rows
 
-    def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
-        """The gradients of a batch of `size` > 0 records (size × p)."""
-        parameters = self.parameters()
+    def rows(self, batch: Any, out: Tensor) -> None:
+        """The gradients of all records by one backward pass."""
+        parameters, size = self.parameters(), len(out)
         with _hooked(self.module), torch.enable_grad():
             with _NoIgnoredTargets(), DrawSizes() as draws:
                 loss = scalar(self.loss_function(batch))
@@ -67,7 +66,7 @@ class HookedGradients(Backend):
                 used = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
             named = zip(parameters.items(), used, strict=True)
             rows = {name: _rows_of(name, p, size, is_used=one is not None) for (name, p), one in named}
-        return self.groups.flatten(rows, out)
+        self.groups.flatten(rows, out)
 
     @classmethod
     def fault(cls, trial: PublicTrial) -> str | None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_gep.algorithm.groups import ParameterGroups
-from lightning_gep.gradients.batches import batch_size, take
+from lightning_gep.errors import ConfigurationError
+from lightning_gep.gradients.batches import batch_size, padded, take
 from lightning_gep.gradients.randomness import HostStates
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ LossFunction: TypeAlias = Callable[[Any], Tensor]
 """A batch → the scalar loss of the user's training step on it, a mean over the records."""
 
 
-class GradientError(RuntimeError):
+class GradientError(ConfigurationError):
     """A module or batch whose per-sample gradients this backend cannot compute correctly."""
 
 
@@ -74,39 +75,26 @@ class Backend(ABC):
 
         """
         size = batch_size(batch)
-        if size == 0:
-            return self._empty(0)
-        padded = self.together and chunk_size is not None
-        per_chunk = (chunk_size or self.largest_chunk or size) if self.together else 1
-        per_chunk = per_chunk if padded else min(per_chunk, size)
-
-        def differentiate(chunk: Any, count: int, out: Tensor | None = None) -> Tensor:
+        together = (chunk_size or self.largest_chunk or max(1, size)) if self.together else 1
+        filled = -(-size // together) * together if self.together and chunk_size else size
+        rows = self._empty(filled)
+        for start in range(0, size, together):
+            which = slice(start, start + together)
             try:
-                return self.differentiate(chunk, count, begin_with, out)
+                self.differentiate(padded(take(batch, which), len(rows[which])), rows[which], begin_with)
             finally:
                 put_back()
+        return rows[:size]
 
-        if size == per_chunk:
-            return differentiate(batch, size)
-        rows = self._empty(size)
-        for start, out in zip(range(0, size, per_chunk), rows.split(per_chunk), strict=True):
-            missing = per_chunk - len(out)
-            if padded and missing:
-                copies = take(batch, [*range(start, size), *[start] * missing])
-                out.copy_(differentiate(copies, per_chunk)[: len(out)])
-            else:
-                differentiate(take(batch, slice(start, start + per_chunk)), len(out), out)
-        return rows
-
-    def differentiate(self, chunk: Any, size: int, begin_with: HostStates | None, out: Tensor | None) -> Tensor:
-        """The rows of one chunk. Records of a chunk share the numbers of Python and NumPy: all chunks draw the same."""
+    def differentiate(self, chunk: Any, out: Tensor, begin_with: HostStates | None) -> None:
+        """`rows` of one chunk. Records of a chunk share the numbers of Python and NumPy: all chunks draw the same."""
         if self.together and begin_with is not None:
             begin_with.put_back()
-        return self.rows(chunk, size, out)
+        self.rows(chunk, out)
 
     @abstractmethod
-    def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
-        """The gradients of a batch of `size` > 0 records (size × p), written to `out` if that is given."""
+    def rows(self, batch: Any, out: Tensor) -> None:
+        """Write the gradients of the records to `out`, a row each; there is one at least."""
 
     @classmethod
     def fault(cls, trial: "PublicTrial") -> str | None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, take
-from lightning_gep.gradients.interface import Backend, GradientError, LossFunction, scalar
+from lightning_gep.gradients.interface import Backend, LossFunction, scalar
 from lightning_gep.gradients.loop import LoopGradients
 from lightning_gep.gradients.randomness import held_generators, seeded
 from lightning_gep.gradients.state import in_mode, state_unchanged, untouched
@@ -73,8 +73,6 @@ class PublicTrial:
         """The same, with whatever training_step does to the module."""
         try:
             return LoopGradients(self.module, self.loss(seed), self.groups).gradient(batch)
-        except GradientError as error:
-            raise ConfigurationError(str(error)) from error
         except RuntimeError as error:
             if "checkpoint" not in str(error).lower():
                 raise
@@ -266,8 +264,8 @@ def check_mean(trial: PublicTrial) -> bool:
 def _rows_alone(trial: PublicTrial) -> Tensor:
     try:
         return trial.rows()
-    except GradientError as error:
-        raise ConfigurationError(str(error)) from error
+    except ConfigurationError:
+        raise
     except Exception as error:
         raise ConfigurationError(
             f"training_step works on a batch but not on a single record: {in_short(error)}. Per-sample gradients see "

@@ -14,10 +14,10 @@ class LoopGradients(Backend):
     name = "loop"
     together = False
 
-    def rows(self, batch: Any, size: int, out: Tensor | None = None) -> Tensor:
-        """The gradient of a single record (1 × p)."""
-        assert size == 1
-        return torch.stack([self.gradient(batch)], out=out)
+    def rows(self, batch: Any, out: Tensor) -> None:
+        """The gradient of a single record."""
+        assert len(out) == 1
+        out[0] = self.gradient(batch)
 
     def gradient(self, batch: Any) -> Tensor:
         """The gradient (p) of the loss on the whole batch, without touching `.grad`; zero for unused parameters."""

@@ -5,7 +5,6 @@ from traceback import walk_tb
 from typing import TypeVar
 
 from lightning_gep.errors import ConfigurationError, PrivateRecordError
-from lightning_gep.gradients.interface import GradientError
 
 T = TypeVar("T")
 NOT_THE_USERS = ("torch", "lightning", "opacus", "torchmetrics", "lightning_gep")
@@ -18,7 +17,7 @@ def withheld(call: Callable[[], T], what: str, *, reveal: bool) -> T:
     """
     try:
         return call()
-    except (ConfigurationError, GradientError):
+    except ConfigurationError:
         raise
     except Exception as error:
         if reveal:

@@ -23,7 +23,7 @@ from lightning_gep.privacy.ledger import LedgerContent
 from lightning_gep.privacy.plan import PrivacyPlan
 
 MOST_EVENTS = 48
-"""With more distinct events than this, similar ones are merged: the accountant's work grows with their number."""
+"""With more distinct events than this RDP counts them: the work of the tight accountants grows with their number."""
 SHAPES = {"poisson": math.inf, "geometric": 1.0, "logarithmic": 0.0}
 LARGEST_MEAN = 500.0
 
@@ -64,12 +64,13 @@ class RunCost:
 def composed_cost(histories: Iterable[History], delta: float, accountant: str = "pld") -> float:
     """ε at δ of releasing everything in all `histories`: an upper bound, ∞ if any step of any run had no noise.
 
-    Equal events are counted together. If more than 48 distinct ones remain, similar events are merged into one that
-    costs at least as much as each of them, by lowering σ and raising q: a smaller σ costs no less, because noise can
-    be added afterwards. Nor does a larger rate q′: sampling at rate q is sampling at q′ with probability q/q′ and
-    leaving the record out otherwise, and divergences are jointly convex.
+    Equal events are counted together. For more than 48 distinct ones it is RDP's bound.
     """
-    return epsilon(_merged([pair for history in histories for pair in history]), delta, accountant)
+    counts: Counter[SampledGaussian] = Counter()
+    for history in histories:
+        for event, steps in history:
+            counts[event] += steps
+    return epsilon(list(counts.items()), delta, "rdp" if len(counts) > MOST_EVENTS else accountant)
 
 
 @dataclass(frozen=True)
@@ -139,28 +140,3 @@ def repeat_and_select_cost(candidates: History, delta: float, distribution: Dist
     orders = np.asarray(RDP_ORDERS, dtype=np.float64)
     one_run = np.max([rdp_of([candidate]) for candidate in dict.fromkeys(candidates)], axis=0)
     return float(compute_epsilon(orders, distribution.selected_rdp(orders, one_run), delta)[0])
-
-
-def _merged(history: History) -> History:
-    """A history that costs at least as much, with few distinct events."""
-    exact = _counted(history)
-    merged, ratio = exact, 1.001
-    while len(merged) > MOST_EVENTS and ratio < 1e6:
-        ratio = 1 + 1.4 * (ratio - 1)
-        merged = _counted((_costlier(event, ratio), steps) for event, steps in exact)
-    return merged
-
-
-def _counted(history: Iterable[tuple[SampledGaussian, int]]) -> History:
-    counts: Counter[SampledGaussian] = Counter()
-    for event, steps in history:
-        counts[event] += steps
-    return list(counts.items())
-
-
-def _costlier(event: SampledGaussian, ratio: float) -> SampledGaussian:
-    """The event with σ lowered and q raised to powers of `ratio`; without noise σ stays 0."""
-    rate = ratio ** math.ceil(math.log(event.sample_rate, ratio))
-    sigma = event.noise_multiplier and ratio ** math.floor(math.log(event.noise_multiplier, ratio))
-    # Logarithms round; the event must not become cheaper because of that.
-    return SampledGaussian(min(1.0, max(rate, event.sample_rate)), min(sigma, event.noise_multiplier))

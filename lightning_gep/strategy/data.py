@@ -1,7 +1,6 @@
 """Training batches: drawn by Poisson sampling, and closed to hooks."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from lightning.pytorch import LightningModule, Trainer
@@ -9,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.mixing import PADDED, lengths_of
-from lightning_gep.gradients.randomness import random_state_kept, renew_random_states
+from lightning_gep.gradients.randomness import renew_random_states
 from lightning_gep.gradients.withheld import withheld
 from lightning_gep.privacy.sampling import PoissonSampler
 from lightning_gep.strategy.internals import TRANSFER_HOOK, on_before_batch_transfer
@@ -72,14 +71,6 @@ def closed_batch(batch: Any, move: Callable[[Any], Any], *, reveal: bool) -> Pri
         return batch.each(move).nested() if isinstance(batch, Persons) else move(batch)
 
     return PrivateBatch(withheld(moved, "on_after_batch_transfer", reveal=reveal))
-
-
-@contextmanager
-def own_random_states() -> Iterator[None]:
-    """Random states inside are new, whatever was seeded; afterwards they are as they were before."""
-    with random_state_kept():
-        renew_random_states()
-        yield
 
 
 class PoissonLoader(DataLoader[Any]):

@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, distributed
 from typing_extensions import override
@@ -114,8 +115,8 @@ class SharedBasis:
             "numbers of threads do. All continue with that of the first process, compared at every refresh from now on."
         )
         self._compared_every = 1
-        state = self._processes.broadcast(_on(torch.device("cpu"), self.subspace.state_dict()))
-        self.subspace.load_state_dict(_on(self._device, state))
+        state = self._processes.broadcast(move_data_to_device(self.subspace.state_dict(), torch.device("cpu")))
+        self.subspace.load_state_dict(move_data_to_device(state, self._device))
 
     @property
     def current(self) -> Basis:
@@ -131,7 +132,7 @@ class SharedBasis:
         if state is None:
             return
         if self.subspace.fits(state):
-            self.subspace.load_state_dict(_on(self._device, state))
+            self.subspace.load_state_dict(move_data_to_device(state, self._device))
         else:
             warnings.warn(
                 "The basis in the checkpoint belongs to other parameter groups or another subspace, so a new one is "
@@ -150,11 +151,3 @@ def checksum(value: Any) -> Tensor:
     sums = [checksum(part) for part in parts]
     device = next((part.device for part in sums if part.device.type != "cpu"), None)
     return sum((part.to(device) for part in sums), torch.zeros((), dtype=torch.int64, device=device))
-
-
-def _on(device: torch.device, value: Any) -> Any:
-    if isinstance(value, list):
-        return [_on(device, item) for item in value]
-    if isinstance(value, dict):
-        return {name: _on(device, item) for name, item in value.items()}
-    return value.to(device) if isinstance(value, Tensor) else value

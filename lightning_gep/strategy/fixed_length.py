@@ -1,13 +1,10 @@
 """Padding to a fixed length, for collate functions that pad to the longest record of a batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from lightning_gep.arguments import positive_integer
-from lightning_gep.gradients.batches import record_leaves, replace_leaves, replace_values, take, values_of
+from lightning_gep.gradients.batches import joined, replace_values, take, values_of
 
 
 class FixedLength:
@@ -35,9 +32,7 @@ class FixedLength:
     def __call__(self, records: list[Any]) -> Any:
         """The batch of these records."""
         pairs = [[_at_most(record, self.length), _exactly(record, self.length)] for record in records]
-        rows = [take(self.collate_fn(pair), slice(0, 1)) for pair in pairs]
-        leaves = zip(*map(record_leaves, rows), strict=True)
-        return replace_leaves(rows[0], [_joined(parts) for parts in leaves])
+        return joined([take(self.collate_fn(pair), slice(0, 1)) for pair in pairs])
 
 
 def _at_most(record: Any, length: int) -> Any:
@@ -64,9 +59,3 @@ def _with_sequences(record: Any, change: Callable[[Any], Any]) -> Any:
 def _length(value: Any) -> int:
     has_several = isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0
     return len(value) if has_several else 0
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    if isinstance(parts[0], Tensor):
-        return torch.cat(list(parts))
-    return type(parts[0])(entry for part in parts for entry in part)

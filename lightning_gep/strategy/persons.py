@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.arguments import positive_integer
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.gradients.batches import batch_size, constants, record_leaves, replace_leaves, take
+from lightning_gep.gradients.batches import batch_size, constants, joined, record_leaves, replace_leaves, take
 
 
 class PerPerson(Dataset[Any]):
@@ -119,15 +119,14 @@ class Persons:
 
     def nested(self) -> Any:
         """One batch whose entries are persons: every tensor has a dimension for persons and one for their records."""
-        columns = list(zip(*map(record_leaves, self.batches), strict=True))
-        if not all(isinstance(leaf, Tensor) for column in columns for leaf in column):
+        if not all(isinstance(leaf, Tensor) for batch in self.batches for leaf in record_leaves(batch)):
             raise ConfigurationError(
                 "PerPerson needs batches of tensors. Turn other entries into numbers in the dataset."
             )
         first, *others = ([str(value) for value in constants(batch)] for batch in self.batches)
         if any(other != first for other in others):  # the first person's value would be used for all
             raise ConfigurationError("A collate function or hook adds a value that depends on the records of a batch.")
-        return replace_leaves(self.batches[0], [torch.stack(column) for column in columns])
+        return joined(self.batches, torch.stack)
 
 
 def single_records(loader: DataLoader[Any]) -> Any:

@@ -1,6 +1,6 @@
 """Stand-ins for public records: random, in the structure and the rough range of the training data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,19 +23,15 @@ def stand_in_records(loader: DataLoader[Any]) -> list[Any]:
     remains of them.
     """
     data: Any = loader.dataset
-    records = [data[i % len(data)] for i in range(RECORDS_TRIED)]
-    values = [values_of(record) for record in records]
-    if len({len(row) for row in values}) > 1:  # nothing to compare: each record has its own structure
-        return [replace_values(r, [drawn_like([v])[0] for v in row]) for r, row in zip(records, values, strict=True)]
-    columns = [drawn_like(column) for column in zip(*values, strict=True)]
-    return [replace_values(record, row) for record, row in zip(records, zip(*columns, strict=True), strict=True)]
+    records = (data[i % len(data)] for i in range(RECORDS_TRIED))
+    return [replace_values(record, list(map(drawn_like, values_of(record)))) for record in records]
 
 
 def stand_in_batch(loader: DataLoader[Any]) -> Any:
     """A batch of such records, with the structure of a training batch."""
     batch = loader.collate_fn(stand_in_records(loader))
     # Again, for what the collate function makes of texts, such as tokens.
-    return replace_leaves(batch, [drawn_like([leaf])[0] for leaf in record_leaves(batch)])
+    return replace_leaves(batch, list(map(drawn_like, record_leaves(batch))))
 
 
 def is_random(batch: Any) -> bool:
@@ -69,24 +65,27 @@ def explained(batch: Any, *, reveal_errors: bool) -> Iterator[None]:
     ) from (cause if told else None)
 
 
-def drawn_like(column: Sequence[Any]) -> list[Any]:
-    """Random values in place of those that several records hold in one place; what holds no numbers stays."""
-    if len(column) > 1 and all(isinstance(value, list | tuple) for value in column) and len({*map(len, column)}) == 1:
-        entries = [drawn_like(entry) for entry in zip(*column, strict=True)]  # such as ids and a label
-        return [type(value)(entry[i] for entry in entries) for i, value in enumerate(column)]
-    numbers = [_numbers(value) for value in column]
-    known = [n.reshape(-1) for n in numbers if n is not None and n.dtype != torch.bool and not n.is_complex()]
-    seen = torch.cat([part.double() for part in known]) if known else torch.zeros(0)
-    seen = seen[torch.isfinite(seen)]
-    return [value if n is None else _as(value, _draw(n, seen)) for value, n in zip(column, numbers, strict=True)]
+def drawn_like(value: Any) -> Any:
+    """A random value of the same kind; what holds no numbers stays."""
+    numbers = _numbers(value)
+    if numbers is None:
+        return value
+    if isinstance(value, list | tuple) and numbers.dtype == torch.int64:
+        # Each up to what stands in its place: they may be an id and a label.
+        return _as(value, (torch.rand(numbers.shape, dtype=torch.float64) * numbers.clamp(min=0)).ceil().long())
+    return _as(value, _draw(numbers))
 
 
-def _draw(like: Tensor, seen: Tensor) -> Tensor:
-    """Random numbers in the shape and type of a tensor, and of the kind of all that were seen in its place."""
+def _draw(like: Tensor) -> Tensor:
+    """Random numbers in the shape and type of a tensor, and of the kind of its numbers."""
     if like.dtype == torch.bool:
         return torch.rand(like.shape) < 0.5
-    if like.is_complex() or not seen.numel():
-        return torch.randn_like(like) if like.is_floating_point() or like.is_complex() else torch.zeros_like(like)
+    if like.is_complex():
+        return torch.randn_like(like)
+    seen = like.double()
+    seen = seen[torch.isfinite(seen)]
+    if not seen.numel():
+        return torch.randn_like(like) if like.is_floating_point() else torch.zeros_like(like)
     if not like.is_floating_point() or torch.equal(seen, seen.round()):
         # A label to ignore is a whole number; among other numbers a large one is a value like any.
         top = seen.max() if like.is_floating_point() else _largest(seen)

@@ -34,7 +34,7 @@ from lightning_gep.gradients.withheld import withheld
 from lightning_gep.strategy.data import EmptyBatch
 from lightning_gep.strategy.logs import recorded_logs
 from lightning_gep.strategy.persons import made_of_public, of_all_persons
-from lightning_gep.strategy.traces import no_trace, snapshot, traces_of
+from lightning_gep.strategy.traces import no_trace, snapshot
 
 OTHER_BATCHES = (1, 2, 3)
 """A training step may treat every other batch differently."""
@@ -155,8 +155,8 @@ class StepGradients:
     def _look_for_traces(self) -> None:
         if self.public_batch is None:
             return
-        with recorded_logs(self.module), train_mode(self.module), random_state_kept():
-            written = traces_of(self.module, partial(self._call, self.public_batch))
+        with recorded_logs(self.module), train_mode(self.module), random_state_kept(), no_trace(self.module) as written:
+            self._call(self.public_batch)
         self.keeps = bool(written) or self.keeps
         buffers = dict(self.module.named_buffers())
         names = [name for name in written if name not in buffers]
@@ -262,8 +262,8 @@ class StepGradients:
         with (
             torch.no_grad(),
             recorded_logs(self.module) as recorder,
-            state_unchanged(self.module),
             no_trace(self.module),
+            state_unchanged(self.module),
         ):
             for metric in (part for part in self.module.modules() if isinstance(part, Metric)):
                 metric.reset()

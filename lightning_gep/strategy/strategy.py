@@ -13,10 +13,10 @@ from typing_extensions import override
 from lightning_gep.algorithm.diagnostics import BatchStatistics, Diagnostics
 from lightning_gep.algorithm.gep import gradient_embedding_perturbation
 from lightning_gep.algorithm.groups import Grouping
-from lightning_gep.gradients.randomness import renew_random_states
+from lightning_gep.gradients.randomness import random_state_kept, renew_random_states
 from lightning_gep.privacy.release import Clipping, Split
 from lightning_gep.strategy.checkpoints import AccountedStrategy
-from lightning_gep.strategy.data import PoissonLoader, PrivateBatch, TransferGuard, closed_batch, own_random_states
+from lightning_gep.strategy.data import PoissonLoader, PrivateBatch, TransferGuard, closed_batch
 from lightning_gep.strategy.fit import make_subspace, prepare_fit
 from lightning_gep.strategy.internals import on_before_batch_transfer, train_loader_in_list
 from lightning_gep.strategy.logs import LogGuard, announce, announce_later_log, announce_trial_run, warn_of_unused
@@ -224,7 +224,8 @@ class GEPStrategy(AccountedStrategy):
             announce_trial_run(fit.account.plan)
         repeatable = self.settings.generator == "seeded"
         if not repeatable:
-            self._guards.enter_context(own_random_states())
+            self._guards.enter_context(random_state_kept())
+            renew_random_states()
         self._guards.callback(TransferGuard(self._module, trainer, reveal_errors=reveal).remove)
         size = fit.sampler.expected_batch_size
         self._guards.callback(LogGuard(self._module, self._notice_log, pass_on=reveal, batch_size=size).remove)

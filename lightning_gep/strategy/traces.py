@@ -1,7 +1,6 @@
 """What code that runs on private records leaves behind in the module, the trainer and its callbacks is put back."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from lightning.pytorch import LightningModule
@@ -19,21 +18,9 @@ def snapshot(module: LightningModule) -> Snapshot:
     return Snapshot(unregistered(*_roots(module)))
 
 
-@contextmanager
-def no_trace(module: LightningModule) -> Iterator[None]:
-    """Whatever is left behind inside, except in parameters and buffers, is gone on leaving."""
-    before = snapshot(module)
-    try:
-        yield
-    finally:
-        before.put_back()
-
-
-def traces_of(module: LightningModule, call: Callable[[], object]) -> list[str]:
-    """Names of everything that a call writes to, parameters and buffers included; it is put back."""
-    with untouched(*_roots(module)) as written:
-        call()
-    return written
+def no_trace(module: LightningModule) -> AbstractContextManager[list[str]]:
+    """Whatever is left behind inside is gone on leaving; gives the names of all that was written to."""
+    return untouched(*_roots(module))
 
 
 def _roots(module: LightningModule) -> tuple[Any, ...]:

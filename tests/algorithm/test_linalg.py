@@ -3,7 +3,6 @@ import torch
 
 from lightning_gep.algorithm import linalg as orthonormal
 from lightning_gep.algorithm.linalg import (
-    column_blocks,
     gram,
     largest_entry,
     largest_overlap,
@@ -60,11 +59,6 @@ def test_low_rank_gives_fewer_rows_that_span_the_same(name, rank):
     rows, _ = orthonormalise(given)
     assert len(rows) == rank
     assert span_distance(rows, principal_rows(given, rank)) < 1e-5
-
-
-def test_nothing_gives_nothing():
-    assert orthonormalise(torch.zeros(7, 30))[0].shape == (0, 30)
-    assert orthonormalise(torch.zeros(0, 30))[0].shape == (0, 30)
 
 
 def test_the_fallback_takes_over_when_cholesky_fails(monkeypatch):
@@ -125,11 +119,3 @@ def test_rounding_of_rows_covers_what_rounding_does():
     error = torch.linalg.matrix_norm(exact.float().double() - exact, ord=2)
     bound = rounding_of_rows(exact.float(), reflector_shape=(60, 10), defect=0.0)
     assert float(error) <= bound <= 1e-6
-
-
-def test_blocks_are_the_columns_of_all_parts_in_float64_in_one_piece_of_memory():
-    top, bottom = torch.randn(3, 10_000), torch.randn(2, 10_000)
-    blocks = [(columns, block.clone(), block.data_ptr()) for columns, block in column_blocks(top, bottom)]
-    assert [columns.stop - columns.start for columns, _, _ in blocks] == [4096, 4096, 1808]
-    assert torch.equal(torch.cat([block for _, block, _ in blocks], dim=1), torch.cat([top, bottom]).double())
-    assert len({place for _, _, place in blocks}) == 1

@@ -97,11 +97,6 @@ def source(**settings):
     return TrackedSpectrum(SHAPES, num_anchors=60, decay=0.0, **settings)
 
 
-def test_without_noise_and_clipping_it_is_the_plain_gradient():
-    rows = torch.randn(30, P, dtype=torch.float64)
-    torch.testing.assert_close(private_step(rows, source(), GP(INF).release(0.0)), rows.mean(0))
-
-
 def test_equal_scales_are_dp_sgd():
     """An infinite floor makes every direction alike; rotations do not change norms."""
     rows = torch.randn(30, P, dtype=torch.float64)
@@ -166,14 +161,18 @@ def test_no_record_moves_the_clipped_sum_by_more_than_the_threshold(dtype):
         assert float(sums.residual(basis).norm()) <= clip
 
 
-def test_coordinates_are_computed_in_microbatches_of_one_size():
+def test_coordinates_and_embeddings_are_computed_in_microbatches_of_one_size():
     """Matrix products of another size round differently: how many records were drawn must not change the others."""
-    sizes = []
+    sizes, projected = [], []
 
     class Watched(Basis):
         def coordinates(self, gradients):
             sizes.append(len(gradients))
             return gradients
+
+        def embed(self, gradients):
+            projected.append(len(gradients))
+            return super().embed(gradients)
 
     source = NoSubspace(P, torch.zeros(0))
     source.at_step = lambda step, anchors: Watched((torch.zeros(0, P),), 0.0)
@@ -184,6 +183,7 @@ def test_coordinates_are_computed_in_microbatches_of_one_size():
         assert int(diagnostics.records) == count
         torch.testing.assert_close(released, rows.double().mean(0), rtol=1e-5, atol=1e-6)
     assert sizes == [32, 32, 32, 32]
+    assert [size for size in projected if size > 1] == sizes, "the noisy sum is projected, too"
 
 
 def test_the_noise_has_the_stated_scale_in_every_direction():
@@ -207,18 +207,6 @@ def test_preconditioned_updates_are_the_coordinates_turned_back():
     z = torch.randn(P, dtype=torch.float64)
     rotations = torch.block_diag(*[dense_rotation(rotation) for rotation in basis.rotations])
     torch.testing.assert_close(basis.gradient(z), rotations.T @ z)
-
-
-def test_less_noise_than_dp_sgd_where_public_and_private_gradients_share_a_spectrum():
-    """The noise mapped back, with the threshold at the median norm of the records in each case."""
-    levels = torch.logspace(0, -3, P, dtype=torch.float64)
-    public, private = (torch.randn(count, P, dtype=torch.float64) * levels for count in (60, 200))
-    noise = {}
-    for name, basis in {"spectral": spectrum(public, floor=1e-6), "gp": Basis.empty(P, private)}.items():
-        clip = float(basis.coordinates(private.clone()).norm(dim=1).median())
-        draws = torch.stack([basis.gradient(clip * torch.randn(P, dtype=torch.float64)) for _ in range(50)])
-        noise[name] = float(draws.square().sum(1).mean().sqrt())
-    assert noise["spectral"] < 0.7 * noise["gp"]  # Σd² is least for d = level^(1/2): 0.54
 
 
 def test_running_means_forget_and_a_checkpoint_continues():

@@ -111,13 +111,6 @@ def test_power_iteration_does_not_depend_on_how_anchors_are_cut(cut):
         assert span_distance(block, other) < 1e-4
 
 
-def test_tracking_with_one_refresh_is_exact_principal_components():
-    gradients = torch.randn(60, 700)
-    basis = quietly_at(tracked(), 0, gradients, cut=60)
-    for block, part in zip(basis.blocks, gradients.split(SIZES, dim=1), strict=True):
-        assert span_distance(block, principal_rows(part, len(block))) < 1e-4
-
-
 def test_tracking_is_the_recipe_of_scaled_rows():
     """One update is the leading right singular vectors of M = [√(γC)·B ; √(1−γ)·G/‖G‖]."""
     decay, a = 0.9, 12

@@ -99,14 +99,11 @@ def test_canaries_show_in_a_training_and_runs_are_pooled():
     assert abs(found.scores[~found.included].mean()) < 9
 
 
-def test_the_steps_of_a_run_are_composed_without_an_accountant():
-    [found] = audit(subject("gep"), parts=["run"])
+@pytest.mark.parametrize("clipping", ["separate", "joint"])
+def test_the_steps_of_a_run_are_composed_without_an_accountant(clipping):
+    """With joint clipping both parts share one shift."""
+    [found] = audit(subject("gep", clipping=clipping), parts=["run"])
     assert found.settings["steps"] == 20
-    assert 0.97 * found.claimed < found.bounds[0].epsilon < found.claimed
-
-
-def test_joint_clipping_has_one_shift_for_both_parts():
-    [found] = audit(subject("gep", clipping="joint"), parts=["run"])
     assert 0.97 * found.claimed < found.bounds[0].epsilon < found.claimed
 
 

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections import Counter
 from itertools import cycle
 from pathlib import Path
 
@@ -12,11 +11,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_gep.algorithm import gep
-from lightning_gep.audit.replay import KINDS, REMOVED, SAME, ReplayReport, run_replay
+from lightning_gep.audit.replay import KINDS, REMOVED, SAME, run_replay
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.strategy.step import StepGradients
 from tests.gradients_zoo import ZOO
-from tests.replays import BACKENDS, MECHANISMS, PRECISIONS, public_records, replayed, rows_of_table
+from tests.replays import BACKENDS, MECHANISMS, PRECISIONS, replayed
 from tests.toys import Classifier, records
 
 COMBINATIONS = [
@@ -157,16 +156,6 @@ def test_too_few_records_are_refused():
         run_replay(Classifier(), DataLoader(records(3)), mechanism="gp")
 
 
-def test_the_table_has_the_largest_of_all_reports():
-    reports = [
-        ReplayReport(10, 1, {"random": 0.5}, 1e-8),
-        ReplayReport(20, 0, {"NaN": 1.5, "tiny": 0.1}, 0.0, Counter({"basis": 2})),
-    ]
-    assert [report.held for report in reports] == [True, False]
-    *_, row = rows_of_table({("gep", "loop"): reports})
-    assert row == "| gep | loop | 2 | 30 | 1 | 1.500000 | 1.0e-08 | {'basis': 2} |"
-
-
 IN_TWO_PROCESSES = """
 import sys
 import torch
@@ -190,9 +179,3 @@ def test_two_processes(tmp_path):
         [sys.executable, tmp_path / "run.py"], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-def test_records_of_the_zoo_differ():
-    x, y = next(iter(public_records("Linear", torch.float32)))
-    assert len(x) == len(y) == 8
-    assert len(x.unique(dim=0)) == 8

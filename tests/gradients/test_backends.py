@@ -102,12 +102,3 @@ def test_dropout_is_drawn_anew_for_every_record_and_call(backend: type[Backend])
     assert not torch.equal(first[0], first[1])
     assert not torch.equal(first[1], first[2])
     assert not torch.equal(first, second)
-
-
-@every_backend
-@pytest.mark.parametrize(("loss", "kind"), [(None, "NoneType"), (torch.zeros(2), "shape")])
-def test_a_loss_that_is_not_a_number_is_refused(backend: type[Backend], loss: Any, kind: str) -> None:
-    module = Classifier()
-    gradients = backend(module, lambda batch: loss, ParameterGroups.from_module(module))
-    with pytest.raises(GradientError, match=kind):
-        gradients((torch.randn(3, FEATURES),))

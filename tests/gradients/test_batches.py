@@ -10,7 +10,6 @@ from torch.nn.utils.rnn import pack_sequence
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import batch_size, microbatches, take
-from lightning_gep.gradients.batches import record_leaves, replace_leaves
 
 
 class Pair(NamedTuple):
@@ -76,14 +75,6 @@ def test_microbatches_cover_the_batch_in_order(n: int, size: int, sizes: list[in
     assert [batch_size(part) for part in found] == sizes
     assert [i for part in found for i in part["id"]] == list(range(n))
     assert [i for part in found for i in part["x"].tolist()] == list(range(n))
-
-
-def test_leaves_go_back_where_they_came_from() -> None:
-    batch = {"pair": pair(), "id": list("abcde"), "epoch": 3}
-    again = replace_leaves(batch, record_leaves(batch))
-    assert again["pair"].left is batch["pair"].left
-    assert again["id"] is batch["id"]
-    assert again["epoch"] == 3
 
 
 @pytest.mark.parametrize(

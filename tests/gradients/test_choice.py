@@ -45,11 +45,6 @@ def test_a_backend_that_is_asked_for_and_wrong_is_refused(name: str, how: str, w
         choose_for(name, how)
 
 
-def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"gradients='vmap' is not known\. Choose one of 'auto'"):
-        choose_for("Linear", "vmap")
-
-
 def test_an_error_of_the_users_own_is_passed_on() -> None:
     class Broken(Classifier):
         def training_step(self, batch: Any, batch_index: int) -> Tensor:

@@ -5,18 +5,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from lightning_gep.algorithm.basis import Basis
-from lightning_gep.algorithm.gep import Sums
 from lightning_gep.algorithm.groups import ParameterGroups
-from lightning_gep.gradients import microbatches
 from lightning_gep.gradients.batches import take
-from lightning_gep.gradients.functional import FunctionalGradients
 from lightning_gep.gradients.loop import LoopGradients
-from lightning_gep.strategy.step import StepGradients, equal_chunks
+from lightning_gep.strategy.step import equal_chunks
 from tests.gradients.test_backends import bound, every_backend
 from tests.gradients_zoo import Classifier as Zoo
 from tests.gradients_zoo import batch_of, loss_of
-from tests.toys import Classifier, loader, strategy, trainer
+from tests.strategy.test_shared_draws import step_gradients
+from tests.toys import Classifier, records
 
 
 @every_backend
@@ -27,7 +24,7 @@ def test_the_gradient_of_a_record_is_the_same_however_many_others_there_are(back
     batch = (x, torch.arange(40) % 3)
     used = backend(net, lambda batch: F.cross_entropy(net(batch[0]), batch[1]), ParameterGroups.from_module(net))
     sizes, rows_of = [], used.rows
-    monkeypatch.setattr(used, "rows", lambda batch, size, out=None: sizes.append(size) or rows_of(batch, size, out))
+    monkeypatch.setattr(used, "rows", lambda batch, out: sizes.append(len(out)) or rows_of(batch, out))
     found = [used(take(batch, slice(0, drawn)), chunk_size=16) for drawn in (1, 15, 16, 17, 33)]
     assert [len(rows) for rows in found] == [1, 15, 16, 17, 33]
     assert backend is LoopGradients or set(sizes) == {16}
@@ -37,44 +34,13 @@ def test_the_gradient_of_a_record_is_the_same_however_many_others_there_are(back
     assert torch.equal(shifted[:-5], found[-1][5:])
 
 
-def test_all_microbatches_of_a_training_are_computed_and_projected_in_one_size(tmp_path, monkeypatch):
-    sizes: dict[str, set[int]] = {"differentiated": set(), "projected": set(), "held": set()}
-    rows_of, embed, add = FunctionalGradients.rows, Basis.embed, Sums.add
-
-    def noting_rows(self, batch, size, out=None):
-        sizes["differentiated"].add(size)
-        return rows_of(self, batch, size, out)
-
-    def noting_embed(self, gradients):
-        sizes["projected"].add(len(gradients))
-        return embed(self, gradients)
-
-    def noting_add(self, gradients, *others):
-        sizes["held"].add(len(gradients))
-        with monkeypatch.context() as inside:
-            inside.setattr(Basis, "embed", noting_embed)
-            return add(self, gradients, *others)
-
-    monkeypatch.setattr(Sums, "add", noting_add)
-    fit = trainer(tmp_path, strategy(gradients="functional", generator="system"), max_epochs=4)
-    monkeypatch.setattr(
-        StepGradients, "of_private", noting_the(StepGradients.of_private, FunctionalGradients, noting_rows, monkeypatch)
-    )
-    fit.fit(Classifier(), loader(batch_size=30))
-    assert sizes["differentiated"] == sizes["projected"] == {16}
-    assert len(sizes["held"]) > 1, "batches of several sizes were drawn"
-
-
-def noting_the(of_private, backend, rows, monkeypatch):
-    """Private gradients with another `rows`; those of public records keep their own."""
-
-    def noted(self, batch):
-        for microbatch in microbatches(batch, self.microbatch):
-            with monkeypatch.context() as inside:
-                inside.setattr(backend, "rows", rows)
-                yield next(of_private(self, microbatch))
-
-    return noted
+def test_all_private_records_of_a_fit_are_differentiated_in_one_size(monkeypatch):
+    gradients, sizes = step_gradients(Classifier(), expected_records=30), []
+    rows_of = gradients.backend.rows
+    monkeypatch.setattr(gradients.backend, "rows", lambda batch, out: sizes.append(len(out)) or rows_of(batch, out))
+    for drawn in (1, 16, 45):
+        assert sum(map(len, gradients.of_private(records(drawn).tensors))) == drawn
+    assert set(sizes) == {gradients.chunk}
 
 
 def test_chunks_are_as_large_as_is_expected_and_fits():

@@ -58,15 +58,6 @@ def test_the_gradient_is_the_plain_one(name, tmp_path):
         torch.testing.assert_close(seen.seen[parameter], gradient, rtol=tolerance, atol=tolerance)
 
 
-def test_modules_with_random_numbers_train(tmp_path):
-    module, batch = ZOO["nn.TransformerEncoder"].build()
-    module.configure_optimizers = lambda: torch.optim.SGD(module.parameters(), lr=0.1)
-    loader = DataLoader(range(N), batch_size=N, collate_fn=lambda indices: take(batch, indices))
-    used = strategy(mechanism="gp", delta=0.1)
-    trainer(tmp_path, used, max_steps=2).fit(module, loader)
-    assert used.privacy.steps == 2
-
-
 class Checkpointed(Classifier):
     """Dropout inside a part whose activations are computed again in the backward pass."""
 

@@ -64,14 +64,14 @@ FOR_EACH_RECORD = {
 ASK_FOR_VALUES = ("a coin", "a number that is asked for")
 
 
-def step_gradients(module, how="auto", seed=None):
+def step_gradients(module, how="auto", seed=None, expected_records=COPIES):
     """The gradients of a step, in chunks of CHUNK records."""
     made = StepGradients(
         module,
         Precision(),
         ParameterGroups.from_module(module),
         microbatch=CHUNK,
-        expected_records=COPIES,
+        expected_records=expected_records,
         seed=seed,
     )
     made.choose_backend(records(12, seed=99).tensors, how)

@@ -10,7 +10,14 @@ from lightning_gep.privacy.card.content import FORMAT, selection_block, terms
 from lightning_gep.privacy.card.rendering import Card, sentence
 from lightning_gep.privacy.files import now
 from lightning_gep.privacy.rounding import figure
-from lightning_gep.privacy.selection import SHAPES, Distribution, RunCost, composed_cost, repeat_and_select_cost
+from lightning_gep.privacy.selection import (
+    MOST_EVENTS,
+    SHAPES,
+    Distribution,
+    RunCost,
+    composed_cost,
+    repeat_and_select_cost,
+)
 
 
 def sweep_selection(costs: Sequence[RunCost | None], *, repetitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -40,8 +47,8 @@ def sweep_selection(costs: Sequence[RunCost | None], *, repetitions: Mapping[str
     names = {cost.accountant for cost in known}
     accountant = names.pop() if len(names) == 1 else "pld"
     total = math.inf if not_private else composed_cost([cost.history for cost in known], delta, accountant)
-    if LARGEST_TIGHT_EPSILON < total < math.inf:
-        accountant = "rdp"  # where ε is this large, the tight accountants return its bound
+    if LARGEST_TIGHT_EPSILON < total < math.inf or len({cost.event for cost in known}) > MOST_EVENTS:
+        accountant = "rdp"  # where ε is this large or events are this many, its bound is returned
     return selection_block(
         "composition",
         figure(total),
