@@ -38,7 +38,7 @@ class Meter(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep to one core."""
-        os.sched_setaffinity(0, {self.cores[trainer.local_rank % len(self.cores)]})
+        keep_to({self.cores[trainer.local_rank % len(self.cores)]})
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Begin after the first step."""
@@ -57,7 +57,13 @@ class Meter(Callback):
             "peak_mb": memory_mb("VmHWM"),
         }
         (self.directory / f"{trainer.global_rank}.json").write_text(json.dumps(figures))
-        os.sched_setaffinity(0, set(self.cores))
+        keep_to(set(self.cores))
+
+
+def keep_to(cores: set[int]) -> None:
+    """Let all threads of this process run on these cores only."""
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cores)
 
 
 def sent(trainer: Trainer) -> Counter[str]:

@@ -33,7 +33,7 @@ STEPS_BETWEEN_SPECTRA, ANCHORS_OF_SPECTRUM = 4, 100
 the first dozens of steps, at twice the anchors and four times the eigendecompositions (docs/spectral.md)."""
 STEPS_BETWEEN_SUMS = 12
 """Steps between two refreshes of mechanism="spectral" with several processes, which add up about as many numbers at a
-refresh as at a step: a tenth more bytes for a convolutional network."""
+refresh as at a step: a tenth more bytes for a convolutional network. Each refresh has as many more anchors."""
 
 
 @dataclass(frozen=True)
@@ -187,9 +187,9 @@ class CostSettings:
         """These settings, with the default of `refresh_every` for so many processes."""
         if self.refresh_every is not None or mechanism != "spectral":
             return self
-        if world_size > 1:
-            return replace(self, refresh_every=STEPS_BETWEEN_SUMS, num_anchors=STEPS_BETWEEN_SUMS * self.anchors)
-        return replace(self, refresh_every=STEPS_BETWEEN_SPECTRA, num_anchors=self.num_anchors or ANCHORS_OF_SPECTRUM)
+        steps = STEPS_BETWEEN_SPECTRA if world_size == 1 else STEPS_BETWEEN_SUMS
+        anchors = (self.num_anchors or ANCHORS_OF_SPECTRUM) * steps // STEPS_BETWEEN_SPECTRA
+        return replace(self, refresh_every=steps, num_anchors=anchors)
 
     def anchors_due(self, first: int, *, filling: bool) -> int:
         """Public records of the next refresh; the first refresh of a tracked subspace takes at least `first`."""

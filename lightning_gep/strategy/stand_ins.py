@@ -14,6 +14,9 @@ from lightning_gep.gradients.batches import record_leaves, replace_leaves, repla
 from lightning_gep.gradients.isolation import in_short
 from lightning_gep.gradients.mixing import RECORDS_TRIED
 
+LARGEST = 2**53
+"""Above it all floating-point numbers are whole."""
+
 
 def stand_in_records(loader: DataLoader[Any]) -> list[Any]:
     """Records with the structure of the training data, for checks without public data.
@@ -86,10 +89,10 @@ def _draw(like: Tensor) -> Tensor:
     seen = seen[torch.isfinite(seen)]
     if not seen.numel():
         return torch.randn_like(like) if like.is_floating_point() else torch.zeros_like(like)
-    if not like.is_floating_point() or torch.equal(seen, seen.round()):
+    if not like.is_floating_point() or (torch.equal(seen, seen.round()) and seen.abs().max() < LARGEST):
         # A label to ignore is a whole number; among other numbers a large one is a value like any.
         top = seen.max() if like.is_floating_point() else _largest(seen)
-        smallest, largest = int(seen.min() > 0), max(0, int(top))
+        smallest, largest = int(seen.min() > 0), min(max(0, int(top)), LARGEST)
         return torch.randint(smallest, max(smallest, largest) + 1, like.shape).to(like.dtype)
     if seen.min() >= 0 and seen.max() <= 1:
         return torch.rand_like(like)

@@ -85,8 +85,8 @@ class GEPStrategy(AccountedStrategy):
         num_anchors: Public records per refresh of the basis. Default None: 50, or 2000 for "power", or 100 for
             mechanism="spectral". More give a better basis and cost as much time as private records.
         refresh_every: Steps between two refreshes; larger values are faster, with an older basis. Default None: 1, but
-            4 for mechanism="spectral". In several processes it is 12 there, with 12 times 50 anchors or what
-            `num_anchors` says: they exchange less that way.
+            4 for mechanism="spectral". In several processes it is 12 there, with three times the anchors: they exchange
+            less that way.
         decay: How much of its spectrum a tracked basis keeps per refresh, from 0 to 1. Default 0.95, a memory of about
             20 refreshes. Lower it if the weights move fast.
         power_iterations: Iterations of subspace="power". Default 1, as in the paper. Each further one reads all anchors

@@ -1,11 +1,16 @@
+from functools import partial
+
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from torch.optim.lr_scheduler import ConstantLR
 
 from lightning_gep import GEPStrategy, PinkNoise, RandomLabels
 from lightning_gep.errors import ConfigurationError
 from recipes.data.digits import DigitsDataModule
 from recipes.data.synthetic import Synthetic
+from recipes.models.classifier import ImageClassifier
+from recipes.models.small_cnn import SmallCNN
 
 
 def test_amplitudes_fall_as_one_over_the_frequency():
@@ -42,11 +47,9 @@ def test_settings_that_cannot_work_are_refused(name, value):
 
 @pytest.mark.parametrize("mechanism", ["gep", "spectral"])
 def test_a_run_without_public_data_of_its_own(mechanism, tmp_path):
-    from tests.recipes.test_models import classifier
-
     data = DigitsDataModule(batch_size=64, aux=Synthetic(count=64))
     strategy = GEPStrategy(noise_multiplier=1.0, k=8, num_anchors=16, mechanism=mechanism)
     trainer = Trainer(max_steps=2, strategy=strategy, accelerator="cpu", default_root_dir=tmp_path, logger=False)
-    trainer.fit(classifier(), data)
+    trainer.fit(ImageClassifier(SmallCNN(), partial(torch.optim.SGD, lr=0.5), partial(ConstantLR, factor=1.0)), data)
     assert strategy.privacy.steps == 2
     assert isinstance(data.aux_dataloader().dataset, RandomLabels)
