@@ -91,7 +91,7 @@ def steps_of(contender: str, *, quick: bool) -> int:
     """Steps that are timed, after one that is not."""
     if contender in REFRESHED:
         return REFRESHED[contender] * (1 if quick else 2)
-    return 1 if quick or contender in SLOW else 2
+    return 1 if quick or contender in SLOW else 4
 
 
 def in_a_process(contender: str, setting: Setting, steps: int, **changes: int | str) -> dict[str, Any]:
