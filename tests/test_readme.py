@@ -206,7 +206,10 @@ def test_accuracies_beside_the_papers_are_those_of_the_results():
         ("docs/choosing.md", ("docs/results/README.md", "docs/planning.md")),
         (
             "docs/scaling.md",
-            ("benchmarks/results/latest.md", "benchmarks/results/cost_model.md", "benchmarks/README.md"),
+            tuple(
+                f"benchmarks/{name}.md"
+                for name in ("README", *(f"results/{n}" for n in ("latest", "cost_model", "processes")))
+            ),
         ),
         ("docs/public_data.md", ("docs/results/README.md",)),
     ],
