@@ -127,6 +127,10 @@ class WithheldReads(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         return withheld(lambda: self.dataset[index], "Reading a record", reveal=self.reveal_errors)
 
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        several = getattr(self.dataset, "__getitems__", None) or (lambda block: [self.dataset[i] for i in block])
+        return withheld(lambda: several(indices), "Reading a record", reveal=self.reveal_errors)
+
 
 class _Records(Dataset[Any]):
     """Passes requests for several records on to the dataset, but not for none."""
