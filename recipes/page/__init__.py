@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lightning_gep.reporting.text import counted
 from recipes.measured.figures import FIGURES, data_title, measured_files
+from recipes.measured.outside import shares
 from recipes.page import plots
 from recipes.page.accuracy import FRONT_PAGE, draw_accuracy, front_page
 from recipes.page.overview import README, overview
@@ -52,7 +53,7 @@ def write_page(output: Path = RESULTS) -> None:
     output.mkdir(parents=True, exist_ok=True)
     for table in TABLES:
         plots.draw(table, results_of(table, output), output)
-    plots.draw_summary(compared(COMPARISONS, output), output / PICTURE)
+    plots.draw_summary(compared(COMPARISONS, output), shares(output), output / PICTURE)
     draw_accuracy(output)
     (output / PAGE).write_text(page(output), "utf-8")
     if output == RESULTS:
@@ -63,7 +64,12 @@ def write_page(output: Path = RESULTS) -> None:
 def page(output: Path = RESULTS) -> str:
     """The whole page."""
     opening, legend = INTRODUCTION.split(SUMMARY)
-    lines = [*opening.splitlines(), *summary(compared(COMPARISONS, output)), "", *legend.strip().splitlines()]
+    lines = [
+        *opening.splitlines(),
+        *summary(compared(COMPARISONS, output), shares(output)),
+        "",
+        *legend.strip().splitlines(),
+    ]
     everything: list[Result] = []
     for table in TABLES:
         results = results_of(table, output)

@@ -1,7 +1,7 @@
 """The pictures of the results page. The same results give the same bytes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lightning_gep.reporting.groups import grouped
-from recipes.page.summary import CHALLENGERS, Compared
+from recipes.page.summary import CHALLENGERS, Compared, Difference
 from recipes.running.outcome import Result
 from recipes.tables.types import Cell, Table
 from recipes.writing import save_svg
@@ -71,24 +71,38 @@ def _draw_runs(axis: Any, follows: str, cell: Cell, runs: list[Result], colour: 
         axis.axhline(cell.published, color=colour, linestyle=":", linewidth=1)
 
 
-def draw_summary(rows: Sequence[Compared], file: Path) -> None:
-    """A row for each setting: the differences, with bars of two standard errors where there are several runs."""
+def draw_summary(rows: Sequence[Compared], outside: Mapping[str, float], file: Path) -> None:
+    """What mechanisms gain over GP, by setting; and what GEP gains where less or more lies outside its subspace."""
     if not rows:
         return
-    figure = Figure(figsize=(7.5, 0.8 + 0.32 * len(rows)), layout="constrained")
-    axis = figure.subplots()
-    axis.axvline(0, color="#8a8a8a", linewidth=1)
+    figure = Figure(figsize=(11, 1.0 + 0.32 * len(rows)), layout="constrained")
+    by_setting, by_share = figure.subplots(1, 2, width_ratios=(3, 2))
+    by_setting.axvline(0, color="#8a8a8a", linewidth=1)
     for name, shift in zip(CHALLENGERS, (-0.12, 0.12), strict=True):
-        colour = BY_MECHANISM[name]
         found = [(place + shift, ahead) for place, row in enumerate(rows) if (ahead := row.ahead(name))]
         for place, ahead in found:
-            error = ahead.standard_error
-            style = {"markerfacecolor": "white"} if error is None else {"xerr": 2 * error, "capsize": 3}
-            axis.errorbar([ahead.points], [place], fmt="o", color=colour, markersize=5, **style)
-        axis.plot([], [], "o", color=colour, label=name)
-    axis.set_yticks(range(len(rows)), [each.label for each in rows], fontsize=8)
-    axis.set_ylim(len(rows) - 0.5, -0.5)
-    axis.set_xlabel("minus GP, points of test accuracy (bar: two standard errors; ring: one run)", fontsize=8)
-    axis.tick_params(axis="x", labelsize=8)
-    axis.legend(fontsize=8, frameon=False)
+            _draw_difference(by_setting, name, "x", ahead, place)
+        by_setting.plot([], [], "o", color=BY_MECHANISM[name], label=name)
+    by_setting.set_yticks(range(len(rows)), [each.label for each in rows], fontsize=8)
+    by_setting.set_ylim(len(rows) - 0.5, -0.5)
+    by_setting.set_xlabel("minus GP, points of test accuracy (bar: two standard errors; ring: one run)", fontsize=8)
+    by_setting.legend(fontsize=8, frameon=False)
+    by_share.axhline(0, color="#8a8a8a", linewidth=1)
+    for row in rows:
+        ahead = row.ahead("GEP")
+        if ahead and row.label in outside:
+            _draw_difference(by_share, "GEP", "y", ahead, outside[row.label])
+    by_share.set_xlim(0, 1)
+    by_share.set_xlabel("share of a gradient outside the subspace (‖residual‖ / ‖gradient‖)", fontsize=8)
+    by_share.set_ylabel("GEP minus GP, points", fontsize=8)
+    for axis in (by_setting, by_share):
+        axis.tick_params(labelsize=8)
     save_svg(figure, file)
+
+
+def _draw_difference(axis: Any, name: str, along: str, ahead: Difference, place: float) -> None:
+    """A point with its error along one axis; a ring for a single run."""
+    error = ahead.standard_error
+    style = {"markerfacecolor": "white"} if error is None else {f"{along}err": 2 * error, "capsize": 3}
+    x, y = (ahead.points, place) if along == "x" else (place, ahead.points)
+    axis.errorbar([x], [y], fmt="o", color=BY_MECHANISM[name], markersize=5, **style)
