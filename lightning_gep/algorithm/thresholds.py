@@ -17,6 +17,10 @@ LARGEST_CLIP, SHARE_OF_NORM = 1.0, 0.5
 """The embedding's threshold: 1, or half the median norm if that is less. Where nearly every record is clipped, the
 scale of both thresholds only trades with the learning rate, and at 1 learning rates mean the same from model to model;
 their ratio is what has to fit."""
+LEAST_RATIO = 0.5
+"""The residual's threshold is at least this share of the embedding's. Where training starts, a basis holds nearly all of
+a gradient; later it holds less, and residuals that are clipped much harder than embeddings turn the sum towards the
+subspace. On CIFAR-10 a ratio of 0.18, right at the start, cost six points (docs/thresholds.md)."""
 CANDIDATES = (25, 50, 100, 200, 350, 500)
 LARGEST_BASIS = 2**27
 """Numbers in a basis whose size is chosen: half a gigabyte in float32."""
@@ -40,7 +44,7 @@ def choose_thresholds(
     With the optimal split the noise of a step has energy σ²(S₁√k + S₂√p)². A larger k costs more noise inside the
     subspace and leaves smaller residuals outside; k is the candidate with the least total. On the anchors that the
     basis was fitted on the residuals would be too small, so others are used, a microbatch at a time. The thresholds
-    have the ratio of the median norms.
+    have the ratio of the median norms, but the residual's is at least half of the embedding's.
     """
     p = sum(sizes)
     largest = k or largest_choice(sizes, num_anchors)
@@ -59,8 +63,9 @@ def choose_thresholds(
     noise = [e * math.sqrt(option) + r * math.sqrt(p) for option, (e, r) in zip(options, medians, strict=True)]
     best = noise.index(min(noise))
     chosen, (embedding, residual) = options[best], medians[best]
-    scale = min(LARGEST_CLIP, SHARE_OF_NORM * embedding) / embedding
-    return Thresholds(chosen, _two_digits(scale * embedding), _two_digits(scale * residual))
+    clip = min(LARGEST_CLIP, SHARE_OF_NORM * embedding)
+    ratio = max(LEAST_RATIO, residual / embedding)
+    return Thresholds(chosen, _two_digits(clip), _two_digits(ratio * clip))
 
 
 def largest_choice(sizes: Sequence[int], num_anchors: int) -> int:

@@ -32,11 +32,12 @@ def choose(inside, outside, k=None, rank=20):
 
 
 @pytest.mark.parametrize(("scale", "larger"), [(3.0, 1.0), (100.0, 1.0), (0.01, 0.005)])
-def test_thresholds_have_the_ratio_of_the_norms_and_the_larger_is_at_most_one(scale, larger):
-    chosen = choose(scale, scale / 5, k=25)
+@pytest.mark.parametrize(("outside", "ratio"), [(0.8, 0.8), (0.2, 0.5)])
+def test_thresholds_have_the_ratio_of_the_norms_or_half_and_the_larger_is_at_most_one(scale, larger, outside, ratio):
+    chosen = choose(scale, scale * outside, k=25)
     assert chosen.k == 25
     assert chosen.clip_embedding == pytest.approx(larger, rel=0 if larger == 1 else 0.2)
-    assert chosen.clip_residual == pytest.approx(larger / 5, rel=0.2)
+    assert chosen.clip_residual / chosen.clip_embedding == pytest.approx(ratio, rel=0.2 if outside > 0.5 else 0.02)
 
 
 def test_residuals_are_measured_on_anchors_the_basis_has_not_seen():
