@@ -18,8 +18,8 @@ LARGEST_CLIP, SHARE_OF_NORM = 1.0, 0.5
 scale of both thresholds only trades with the learning rate, and at 1 learning rates mean the same from model to model;
 their ratio is what has to fit."""
 LEAST_RATIO = 0.5
-"""The residual's threshold is at least this share of the embedding's. Where training starts, a basis holds nearly all of
-a gradient; later it holds less, and residuals that are clipped much harder than embeddings turn the sum towards the
+"""The residual's threshold is at least this share of the embedding's. Where training starts, a basis holds nearly all
+of a gradient; later it holds less, and residuals that are clipped much harder than embeddings turn the sum towards the
 subspace. On CIFAR-10 a ratio of 0.18, right at the start, cost six points (docs/thresholds.md)."""
 CANDIDATES = (25, 50, 100, 200, 350, 500)
 LARGEST_BASIS = 2**27
