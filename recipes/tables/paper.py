@@ -89,10 +89,9 @@ TABLE1 = Table(
         "noise lies inside the subspace is projected out again, which the paper does not do. "
         f"{RESULTS['SVHN'].remark} The rows with {SMALL_SVHN} images leave its `extra` part out: as many epochs as "
         "in the paper, and fewer steps. GEP has the basis of our defaults there, tracked with 50 anchors a step: the "
-        "paper's takes several times as long. Spectral has S = 1 and ten times GP's learning rate, so that S times learning "
-        "rate is GP's; nothing was tuned. (Its coordinates are shorter than gradients: at the start the least noise over "
-        "signal is at S = 2.4. With GP's S = 10, which clips nothing there, a run was ended at step 1375 with 41.4 % where "
-        "GP had 49.2 %.) "
+        "paper's takes several times as long. Spectral has S = 1 and ten times GP's learning rate, so that S times "
+        "learning rate is GP's; nothing was tuned. Its coordinates are shorter than gradients: at the start noise over "
+        "signal is least at S = 2.4. With GP's S = 10 a run was ended at step 1375, at 41.4 % where GP had 49.2 %. "
         f"{RESULTS['CIFAR-10'].remark} PATE, its third baseline, is a recipe of its own. {PATE_NOTE}"
     ),
     cells=(
