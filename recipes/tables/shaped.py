@@ -12,7 +12,7 @@ LINES = {
     "preconditioned": "spectral, preconditioned",
 }
 RATES = (1.0, 2.0, 4.0, 8.0)
-CHOSEN: dict[str, float] = {"gp": 4.0, "gep": 1.0, "preconditioned": 2.0}
+CHOSEN: dict[str, float] = {"gp": 4.0, "gep": 1.0, "gep_half": 1.0, "preconditioned": 2.0}
 """The learning rate with the best validation accuracy among `RATES`, for mechanisms whose trials are complete."""
 
 OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -24,8 +24,8 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 TRIED_ALONE = (
     ("gp", "ema"),
     ("gp", "copies"),
-    ("gep", "residual_memory"),
-    ("gep", "synthetic"),
+    ("gep_half", "residual_memory"),
+    ("gep_half", "synthetic"),
     ("preconditioned", "ema"),
     ("preconditioned", "copies"),
     ("preconditioned", "synthetic"),
@@ -103,10 +103,10 @@ CIFAR10_CNN = Table(
                 line,
                 f"cifar10_cnn/{name}",
                 overrides=(f"optimizer.lr={CHOSEN[name]}", f"privacy.epsilon={epsilon}"),
-                seeds=(0, 1, 2),
+                seeds=(0,) if name == "gep" else (0, 1, 2),
             )
             for epsilon, (name, line) in product((2.0, 8.0), LINES.items())
-            if name in CHOSEN
+            if name in CHOSEN and (name, epsilon) != ("gep", 8.0)
         ),
         *(
             Cell(
@@ -123,8 +123,8 @@ CIFAR10_CNN = Table(
 
 
 def compared_cells(epsilon: float) -> dict[str, str]:
-    """The cells of the mechanisms whose learning rate is chosen; of the two forms of spectral, the better one."""
-    names = {"GP": "gp", "GEP": "gep", "spectral": "preconditioned"}
+    """The cells of the mechanisms whose learning rate is chosen; of two forms, the one better on validation images."""
+    names = {"GP": "gp", "GEP": "gep_half", "spectral": "preconditioned"}
     return {shown: f"{name}_eps{epsilon:g}" for shown, name in names.items() if name in CHOSEN}
 
 
