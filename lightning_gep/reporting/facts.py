@@ -1,4 +1,4 @@
-"""What a report states: progress, the best run, what choosing it cost, what is not covered, and the table of runs."""
+"""What a report states: progress, the best run, what choosing it cost, and the table of runs."""
 
 import math
 from collections import Counter
@@ -18,15 +18,6 @@ from lightning_gep.reporting.text import (
     sentence,
     short,
 )
-
-NOT_COVERED = [
-    "validation and test records, and choices made by looking at them",
-    "values computed from training records without noise: everything logged as nonprivate/…",
-    "hyperparameters tuned on the training records: every run costs its own ε",
-    "preprocessing fitted on the training records",
-    "runs with a seeded generator or without noise",
-]
-"""What no ε of this package covers; a privacy card has its own list."""
 
 
 def progress(runs: list[Run]) -> str:
@@ -93,13 +84,6 @@ def not_private_sentence(runs: list[Run]) -> str:
     parts = [f"{counted(len(without_noise), 'run')} without noise (ε = ∞)"] if without_noise else []
     parts += [f"{counted(len(seeded), 'run')} whose sampling and noise are reproducible"] if seeded else []
     return f"Not private: {listed(parts)}." if parts else ""
-
-
-def not_covered(collection: Collection) -> list[str]:
-    """What the cards list as not covered, without repetition; the package's own list if there is no card."""
-    cards = [sweep.card for sweep in collection.sweeps] + [run.card for run in collection.runs]
-    lists = [found for card in cards if isinstance(found := inner(card, "not_covered"), list)]
-    return list(dict.fromkeys(str(text) for found in lists for text in found)) or NOT_COVERED
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ def html_report(collection: Collection) -> str:
     found = sections(collection)
     size, data = counted(len(runs), "run"), ", ".join(dict.fromkeys(run.data for run in runs if run.data))
     kind = "Run" if single else f"Sweep of {size}" if len(collection.sweeps) == 1 else size.capitalize()
-    cards = [single.card] if single else [sweep.card for sweep in collection.sweeps]
     navigation = [(section.key, section.title) for section in found if section.plots]
     return page(
         "report.html",
@@ -56,7 +55,6 @@ def html_report(collection: Collection) -> str:
         card_css=Markup(card_css()),
         no_card=_so_far(single) if single else "",
         sweeps=collection.sweeps,
-        not_covered=[] if any(card and card.get("not_covered") for card in cards) else facts.not_covered(collection),
     )
 
 

@@ -4,14 +4,12 @@ import pytest
 
 from lightning_gep.reporting.facts import (
     COLUMNS,
-    NOT_COVERED,
     best_run,
     best_sentences,
     cells,
     composition_sentence,
-    not_covered,
 )
-from lightning_gep.reporting.runs import Collection, Run, load
+from lightning_gep.reporting.runs import Run, load
 from tests.synthetic_runs import write_run, write_sweep
 
 
@@ -55,12 +53,6 @@ def test_choosing_cost_privacy_as_the_card_says(tmp_path):
 )
 def test_without_a_card_costs_are_added_up_where_they_are_known(runs, said):
     assert said in composition_sentence(runs)
-
-
-def test_what_is_not_covered_is_as_the_cards_say(tmp_path):
-    write_run(tmp_path / "one")
-    assert "values logged as nonprivate/…" in not_covered(load(tmp_path))
-    assert not_covered(Collection("x", [run()], [], [])) == NOT_COVERED
 
 
 def test_the_cells_of_a_run(tmp_path):

@@ -68,7 +68,7 @@ def test_a_sweep_shows_its_card_and_marks_the_best(sweep):
     assert "Choosing it cost privacy" in text
     assert len(re.findall("<template", text)) == 18
     plots = re.findall(r'<div id="plot-[a-z-]+" class="drawing" role="group" aria-label="[^"]{20,}"', text)
-    assert len(plots) == text.count("<summary>Data of this plot</summary>") == 9
+    assert len(plots) == text.count("<summary>Data of this plot</summary>") == 7
 
 
 def test_what_is_not_private_is_marked(tmp_path):
