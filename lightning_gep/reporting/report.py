@@ -18,7 +18,6 @@ FILTERS: dict[str, Any] = {
     "short": short,
     "duration": duration,
     "cells": facts.cells,
-    "composition": facts.composition_sentence,
     "statement": lambda card: inner(card, "guarantee", "statement") or "",
     "error_line": facts.error_line,
     "search_words": lambda run: f"{run.job} {run.status} {mechanism_name(run.mechanism)} {run.error or ''}".lower(),
@@ -55,6 +54,7 @@ def html_report(collection: Collection) -> str:
         card_css=Markup(card_css()),
         no_card=_so_far(single) if single else "",
         sweeps=collection.sweeps,
+        not_composed=facts.NOT_COMPOSED,
     )
 
 

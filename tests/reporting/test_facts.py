@@ -1,13 +1,10 @@
 import math
 
-import pytest
-
 from lightning_gep.reporting.facts import (
     COLUMNS,
     best_run,
     best_sentences,
     cells,
-    composition_sentence,
 )
 from lightning_gep.reporting.runs import Run, load
 from tests.synthetic_runs import write_run, write_sweep
@@ -36,23 +33,6 @@ def test_choosing_cost_privacy_as_the_card_says(tmp_path):
     assert "Choosing it cost privacy" in text
     assert "ε = 67.2, δ = 0.0018" in text
     assert "The 18 runs compose" in text
-
-
-@pytest.mark.parametrize(
-    ("runs", "said"),
-    [
-        (
-            [run(epsilon=1.5), run(epsilon=2.0001), run("failed", epsilon=0.5), run("waiting", epsilon=None)],
-            "basic composition of the 3 runs so far gives at most ε = 4.001, δ = 3e-05",
-        ),
-        ([run(), run("running", epsilon=None)], "unknown"),
-        ([run(), run(delta=None)], "unknown"),
-        ([run(), run(private=False)], "no finite ε"),
-        ([run(), run("failed", epsilon=None)], "1 run "),  # failed before its first step
-    ],
-)
-def test_without_a_card_costs_are_added_up_where_they_are_known(runs, said):
-    assert said in composition_sentence(runs)
 
 
 def test_the_cells_of_a_run(tmp_path):
