@@ -172,7 +172,7 @@ def run_of(
     mechanism = str(inner(config, "mechanism", "mechanism") or overrides.get("mechanism", ""))
     # k="auto" is decided at setup and recorded on the card.
     sizes = (inner(config, "mechanism", "k"), inner(card, "mechanism", "k"), overrides.get("mechanism.k"))
-    k = next((int(size) for size in sizes if str(size).isdigit()), None)
+    k = next((int(size) for size in map(str, sizes) if size.isdigit()), None)
     private, target = privacy.get("private"), config.get("privacy", {"epsilon": overrides.get("privacy.epsilon")})
     metrics = {str(name): number(value) for name, value in record.metrics.items()}
     return Run(
