@@ -20,7 +20,7 @@ from typing_extensions import override
 from lightning_gep.algorithm.basis import Basis
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.arguments import one_of
-from lightning_gep.audit.canaries import Canaries, NumberedLoader, canaries_in
+from lightning_gep.audit.canaries import Canaries
 from lightning_gep.audit.estimators import Progress
 from lightning_gep.audit.templates import contributions, coordinates
 from lightning_gep.privacy.plan import PrivacyPlan
@@ -30,10 +30,7 @@ from lightning_gep.strategy.strategy import GEPStrategy
 
 
 class AuditedStrategy(GEPStrategy):
-    """A strategy whose per-sample gradients are watched, and formed from the whole training step.
-
-    The loss of a canary is outside of layers.
-    """
+    """A strategy whose per-sample gradients are formed, to be watched and replaced."""
 
     _rows_needed = True
 
@@ -60,8 +57,8 @@ class Subject:
 
     def __post_init__(self) -> None:
         check_loader(self.train_loader)
-        # Opacus' hooks see layers only, and the loss of a canary is outside of them.
-        one_of("gradients", self.settings.get("gradients", "auto"), ("auto", "functional", "loop"))
+        # Ghost clipping never forms the gradients that those of canaries replace.
+        one_of("gradients", self.settings.get("gradients", "auto"), ("auto", "functional", "hooks", "loop"))
 
     def strategy(self, **changed: Any) -> GEPStrategy:
         """The strategy with some arguments changed, and with secret draws, whatever generator the settings have."""
@@ -72,7 +69,7 @@ class Subject:
         if not used.settings.uses_public_data:
             return used
         public = find_public_loader(used.cost.aux_dataloader, self.datamodule, self.module)
-        return AuditedStrategy(**{**arguments, "aux_dataloader": NumberedLoader(public, shuffle=True)})
+        return AuditedStrategy(**{**arguments, "aux_dataloader": public})
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,6 @@ class Seen:
     """Canaries and noise: the released gradient times the expected batch size, in the coordinates that are clipped and
     perturbed, without what the other records added."""
     basis: Basis
-    groups: ParameterGroups
     plan: PrivacyPlan
 
 
@@ -111,7 +107,7 @@ class Attack(Callback, ABC):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         strategy: Any = trainer.strategy
         self._fit, gradients = strategy.prepared, strategy.prepared.gradients
-        vars(gradients)["of_private"] = partial(self._watch, gradients.of_private)
+        vars(gradients)["of_private"] = partial(self._watch, trainer, gradients.of_private)
         self.choose_canaries(gradients.groups, self._fit.account.plan)
 
     @override
@@ -126,21 +122,23 @@ class Attack(Callback, ABC):
         noisy_sum = coordinates(groups.flatten(gradients) * plan.expected_batch_size, basis)
         for rows in self._others:
             noisy_sum -= rows
-        self.read(Seen(noisy_sum, basis, groups, plan))
+        self.read(Seen(noisy_sum, basis, plan))
         self._progress(self._what, (trainer.global_step + 1) / plan.planned_steps)
 
     @property
     def _basis(self) -> Basis:
         return self._fit.basis_source.current.to(torch.device("cpu"))
 
-    def _watch(self, of_private: Callable[[Any], Iterator[Tensor]], batch: Any) -> Iterator[Tensor]:
-        """The per-sample gradients of a batch, as they are; what those of no canary will add to the sum is noted."""
-        start = 0
+    def _watch(self, trainer: Trainer, of_private: Callable[[Any], Iterator[Tensor]], batch: Any) -> Iterator[Tensor]:
+        """The gradients of a batch, with those of canaries; what the other records will add to the sum is noted."""
+        sampler, start = self._fit.sampler, 0
+        drawn = torch.tensor(sampler.draw(trainer.global_step)) - (sampler.num_records - len(self.canaries))
         for rows in of_private(batch):
-            numbers = batch[1][start : start + len(rows)]
+            numbers = drawn[start : start + len(rows)]
             start += len(rows)
-            self.draws += int((numbers > 0).sum())
-            others = rows.cpu()[numbers.cpu() == 0]
+            self.draws += int((numbers >= 0).sum())
+            self.canaries.replace(rows, numbers.to(rows.device))
+            others = rows.cpu()[numbers < 0]
             finite = others[others.isfinite().all(1)]
             self._others += [
                 part.sum(0) for _, part in contributions(finite, self._basis, self._fit.account.plan.release)
@@ -167,8 +165,14 @@ def fit_with_canaries(
     fixed = {"strategy": strategy, "callbacks": [attack], "logger": False, "limit_val_batches": 0}
     with tempfile.TemporaryDirectory() as directory, _silence():
         used = Trainer(**{**subject.trainer, **quiet, **trainer, **fixed, "default_root_dir": directory})
-        with canaries_in(module, attack.canaries, subject.datamodule, frozen=frozen):
+        if frozen:
+            vars(module)["configure_optimizers"] = lambda: torch.optim.SGD(module.parameters(), lr=0.0)
+        if subject.datamodule is None:
             used.fit(module, loader)
+        else:  # for its transfer hooks
+            datamodule = copy.copy(subject.datamodule)
+            vars(datamodule)["train_dataloader"] = lambda: loader
+            used.fit(module, datamodule=datamodule)
 
 
 @contextmanager

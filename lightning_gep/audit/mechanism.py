@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 from typing_extensions import override
 
 from lightning_gep.algorithm.groups import ParameterGroups
-from lightning_gep.audit.canaries import Canaries, NumberedLoader
+from lightning_gep.audit.canaries import Canaries, CanaryLoader
 from lightning_gep.audit.estimators import Bound, Progress, Scores, gaussian_bound, gaussian_mu, threshold_bound
 from lightning_gep.audit.fits import Attack, Seen, Subject, fit_with_canaries
 from lightning_gep.audit.templates import separate_canaries, templates
@@ -89,8 +89,7 @@ def releases(
     steps = 1 + max(FEWEST_RELEASES, -(-scores // canaries))
     strategy = subject.strategy(**noise, refresh_every=10 * steps)
     attack = _CoinsAtEveryStep(Canaries(canaries), f"{strategy.settings.mechanism}: {steps} releases", progress)
-    sizes = {"batch_size": len(records) + canaries, "steps": steps, "num_workers": 0}
-    loader = NumberedLoader(subject.train_loader, canaries, records, **sizes)
+    loader = CanaryLoader(subject.train_loader, canaries, records, len(records) + canaries, steps)
     fit_with_canaries(subject, strategy, loader, attack, frozen=True, max_steps=steps, max_epochs=-1)
     return attack.outcome()
 
@@ -122,7 +121,7 @@ class _CoinsAtEveryStep(Attack):
     def read(self, seen: Seen) -> None:
         if self.looked_for is None:
             chosen = separate_canaries(len(self.canaries), seen.basis, seen.plan.release)
-            self.canaries.use(chosen, seen.groups)
+            self.canaries.use(chosen)
             self.looked_for, self.plan = templates(chosen, seen.basis, seen.plan.release), seen.plan
             self._scores: list[Tensor] = []
             self._coins: list[Tensor] = []

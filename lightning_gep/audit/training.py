@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_gep.algorithm.groups import ParameterGroups
-from lightning_gep.audit.canaries import Canaries, NumberedLoader
+from lightning_gep.audit.canaries import Canaries, CanaryLoader
 from lightning_gep.audit.estimators import Bound, Progress, Scores, clopper_pearson, one_run_bounds
 from lightning_gep.audit.fits import Attack, Seen, Subject, fit_with_canaries
 from lightning_gep.audit.templates import random_canaries, templates
@@ -56,8 +56,8 @@ def train_with_canaries(
         strategy = subject.strategy()
         name = f"{strategy.settings.mechanism}: training" + (f" {run + 1} of {runs}" if runs > 1 else "")
         attack = _CoinsOfTheRun(Canaries(canaries), name, progress)
-        numbered = NumberedLoader(loader, canaries, batch_size=batch, num_workers=0)
-        fit_with_canaries(subject, strategy, numbered, attack, frozen=False)
+        with_canaries = CanaryLoader(loader, canaries, loader.dataset, batch)
+        fit_with_canaries(subject, strategy, with_canaries, attack, frozen=False)
         assert strategy.privacy is not None
         found.append((attack, strategy.privacy))
     account = found[0][1]
@@ -80,7 +80,7 @@ class _CoinsOfTheRun(Attack):
     def choose_canaries(self, groups: ParameterGroups, plan: PrivacyPlan) -> None:
         self.canaries.included = torch.randint(0, 2, (len(self.canaries),)).float()
         self.gradients = random_canaries(len(self.canaries), groups.num_parameters, plan.release)
-        self.canaries.use(self.gradients, groups)
+        self.canaries.use(self.gradients)
         self.scores = torch.zeros(len(self.canaries), dtype=torch.float64)
 
     @override

@@ -11,7 +11,7 @@ from lightning_gep.errors import ConfigurationError, missing_extra
 
 
 def overrides_parser(prog: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """The parser of a command that takes the overrides of gep-train, and writes a page and JSON."""
+    """The parser of a command that takes the overrides of gep-train, and writes its figures as JSON."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description=description,
@@ -22,9 +22,7 @@ def overrides_parser(prog: str, description: str, examples: str) -> argparse.Arg
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="as for gep-train; commas give several values"
     )
-    add = parser.add_argument_group("files").add_argument
-    add("--html", type=Path, metavar="FILE", help="write one page with plots, which works offline")
-    add("--json", type=Path, metavar="FILE", help="write the same figures as JSON")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON")
     return parser
 
 

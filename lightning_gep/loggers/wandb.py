@@ -3,12 +3,12 @@
 import inspect
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import Logger, WandbLogger
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from typing_extensions import override
 
@@ -53,12 +53,9 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
 
     Args:
         save_dir: The directory of the job. W&B's files go to `save_dir/wandb`.
-        tags: The run's tags; by default `job_type` (for `gep-train` the mechanism), `dataset` and `epsilon=…`.
-        dataset: The dataset or its class, for the default tags.
-        epsilon: The target ε, for the default tags.
         offline: True and False force the mode. None means online if wandb is logged in, unless `WANDB_MODE` is set.
-        **arguments: Passed to `wandb.init`: `project`, `entity`, `job_type`, …; `name` is by default the job's name in
-            `run.json` or the directory's, `group` the name of the sweep that the directory belongs to.
+        **arguments: Passed to `wandb.init`: `project`, `entity`, `job_type`, `tags`, …; `name` is by default the job's
+            name in `run.json` or the directory's, `group` the name of the sweep that the directory belongs to.
 
     """
 
@@ -67,17 +64,12 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
         save_dir: str | os.PathLike[str],
         *,
         project: str = "lightning-gep",
-        job_type: str | None = None,
-        tags: Sequence[str] | None = None,
-        dataset: str | None = None,
-        epsilon: float | None = None,
         offline: bool | None = None,
         **arguments: Any,
     ) -> None:
         wandb_package()
         self._directory, self._asked_offline = Path(save_dir), offline
-        tags = _default_tags(job_type, dataset, epsilon) if tags is None else list(tags)
-        super().__init__(save_dir=self._directory, project=project, job_type=job_type, tags=tags, **arguments)
+        super().__init__(save_dir=self._directory, project=project, **arguments)
 
     @property
     @override
@@ -85,7 +77,6 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
         """The W&B run, started on first use, on the first process only."""
         if self._experiment is None and getattr(self, "_attach_id", None) is None:
             self._prepare()
-            self._say_where(super().experiment)
         return super().experiment
 
     @rank_zero_only
@@ -109,16 +100,7 @@ class PrivateWandbLogger(EpochRows, WandbLogger):
             # Lightning's own argument would set WANDB_MODE for all later jobs of the process.
             self._wandb_init["mode"] = "offline" if offline else "online"
         self._wandb_init.pop("anonymous", None)  # Lightning passes it on, and wandb warns that it is ignored
-        self._wandb_init["settings"] = wandb_package().Settings(**QUIET, silent=offline is True)
-
-    @rank_zero_only
-    def _say_where(self, run: Any) -> None:
-        if run.offline:
-            why = "WANDB_MODE is set" if "WANDB_MODE" in os.environ else "wandb is not logged in"
-            rank_zero_info(
-                f"W&B: not uploaded, because {'offline=true' if self._asked_offline else why}. The run is in "
-                f"{run.settings.sync_dir}; `wandb login` and `wandb sync {run.settings.sync_dir}` upload it."
-            )
+        self._wandb_init["settings"] = wandb_package().Settings(**QUIET)
 
     @override
     def watch(
@@ -186,15 +168,6 @@ def logged_in() -> bool:
     if "prompt" in inspect.signature(wandb.login).parameters:
         return bool(wandb.login(prompt=False, verify=False))
     return bool(wandb.api.api_key)  # older versions, whose login always prompts
-
-
-def _default_tags(mechanism: str | None, dataset: str | None, epsilon: float | None) -> list[str]:
-    """The mechanism, the dataset (`DigitsDataModule` becomes `digits`) and `epsilon=…`."""
-    tags = [mechanism] if mechanism else []
-    if dataset:
-        last = dataset.rsplit(".", 1)[-1]
-        tags.append((last.removesuffix("DataModule") or last).lower())
-    return [*tags, f"epsilon={epsilon:g}"] if epsilon is not None else tags
 
 
 def _of_wandb(loggers: Iterable[Logger]) -> Iterator[WandbLogger]:

@@ -20,7 +20,7 @@ from lightning_gep.reporting.runs import Run
 from lightning_gep.reporting.text import counted, listed, mechanism_name
 
 ACCURACY = "test/accuracy"
-SPREAD_NOTE = "Markers are means over seeds, bars one standard deviation (n − 1), faint points single runs."
+SPREAD_NOTE = "Markers are means over seeds, bars one standard deviation (n − 1)."
 
 Place = Callable[[Run], float | None]
 """Where a run stands on the horizontal axis."""
@@ -74,7 +74,7 @@ def against_k(runs: list[Run], settings: Settings, key: str = "accuracy-k", labe
 
 
 def _plot(groups: Groups, place: Place, axis: str, ticks: list[float], key: str, label: str) -> plots.Plot:
-    """Single runs, means with error bars, and a horizontal line for runs that have no finite ε."""
+    """Means with error bars, and a horizontal line for runs that have no finite ε."""
     count = counted(sum(map(len, groups.values())), "run")
     plot = plots.Plot(
         key=key,
@@ -88,19 +88,10 @@ def _plot(groups: Groups, place: Place, axis: str, ticks: list[float], key: str,
         points = {x: [run for run in runs if place(run) == x] for x in places}
         texts = [_hover(entry, f"{axis} = {rounded_up(x)}", found) for x, found in points.items()]
         inside = {x: found for x, found in points.items() if math.isfinite(x)}
-        traces = [_singles(inside, entry), _means(inside, texts, entry)] if inside else []
+        traces = [_means(inside, texts, entry)] if inside else []
         traces += [_level(points[math.inf], texts[-1], ticks, entry)] if math.inf in points else []
         plot.add(entry, traces, texts)
     return plot
-
-
-def _singles(points: Points, entry: plots.Entry) -> plots.Trace:
-    pairs = [(x, y) for x, runs in points.items() for y in percentages(runs, ACCURACY)]
-    jobs = [run for runs in points.values() for run in runs]
-    texts = [
-        f"{run.job}\n{y:.2f} %, ε spent {rounded_up(run.epsilon)}" for run, (_, y) in zip(jobs, pairs, strict=True)
-    ]
-    return plots.single_runs(pairs, texts, entry)
 
 
 def _means(points: Points, texts: list[str], entry: plots.Entry) -> plots.Trace:

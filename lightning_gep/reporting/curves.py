@@ -1,42 +1,53 @@
-"""Curves over the training steps: validation accuracy, speed, ε spent, and nonprivate diagnostics."""
+"""Curves over the training steps: validation accuracy, ε spent, and nonprivate diagnostics."""
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting import plots
-from lightning_gep.reporting.groups import MAX_SERIES, Settings, grouped, mean_curve, thinned
+from lightning_gep.reporting.groups import Settings, grouped, thinned
 from lightning_gep.reporting.runs import Run
-from lightning_gep.reporting.text import counted, with_spread
+from lightning_gep.reporting.text import counted, short
 
 POINTS, ROWS = 100, 15
 """Points of a curve in the plot, and of its numbers in words."""
-
-MAX_SINGLE_RUNS = 10
-"""Up to this many runs get a curve each; more are averaged."""
-
-LEARNING_HINT = "Learning curves need val/accuracy: log it in validation_step, and write a table with logger=csv."
-SPENDING_HINT = (
-    "ε over training needs privacy/epsilon: keep the PrivacyMonitor callback, and write a table with logger=csv."
-)
+MOST_POINTS = 4000
+"""Of all curves of a plot."""
+MAX_NAMED_RUNS = 10
+"""Of more runs, those with the same settings look the same and share an entry of the legend."""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A logged quantity and how to show it."""
+    """A logged quantity, how to show it, and how to log it if it is missing."""
 
     key: str
     logged: str
     title: str
     unit: str
+    hint: str = ""
     scale: float = 1.0
     log: bool = False
+    shown: Callable[[float], str] = short
 
 
-LEARNING = Quantity("learning", "val/accuracy", "Learning curves", "Validation accuracy, %", 100.0)
-SPEEDS = [
-    Quantity("throughput", "performance/records_per_second", "Speed", "records per second"),
-    Quantity("throughput", "performance/steps_per_second", "Speed", "steps per second"),  # without privacy
+TRAINING = [
+    Quantity(
+        "learning",
+        "val/accuracy",
+        "Learning curves",
+        "Validation accuracy, %",
+        "Learning curves need val/accuracy: log it in validation_step, and write a table with logger=csv.",
+        scale=100.0,
+    ),
+    Quantity(
+        "epsilon-steps",
+        "privacy/epsilon",
+        "ε over training",
+        "ε spent",
+        "ε over training needs privacy/epsilon: keep the PrivacyMonitor callback, and write a table with logger=csv.",
+        shown=rounded_up,
+    ),
 ]
 DIAGNOSTICS = [
     Quantity(
@@ -54,91 +65,32 @@ DIAGNOSTICS = [
 
 
 def over_steps(quantity: Quantity, runs: list[Run], settings: Settings) -> plots.Plot | None:
-    """A line per run, or per group of runs with its standard deviation; None if the quantity was not logged."""
+    """A line per run; None if the quantity was not logged."""
     runs = [run for run in runs if run.curve(quantity.logged)]
     if not runs:
         return None
-    single = len(runs) <= MAX_SINGLE_RUNS
+    named = len(runs) <= MAX_NAMED_RUNS
     groups, notes = settings.groups(runs, "data", "epsilon", "k", "others")
-    if single:
-        groups = grouped(runs, lambda run: run.place or run.job)
-    banded = not single and len(groups) <= plots.COLORS
-    means = f"Lines are means over runs{', bands one standard deviation' if banded else ''}."
-    in_lines = f"{counted(len(runs), 'run')} in {counted(len(groups), 'line')}"
+    if named:
+        groups, notes = grouped(runs, lambda run: run.place or run.job), []
     plot = plots.Plot(
         key=quantity.key,
         title=quantity.title,
         unit=quantity.unit,
-        summary=f"{quantity.title} over the training steps, {in_lines}.",
+        summary=f"{quantity.title} over the training steps, {counted(len(runs), 'run')}.",
         layout={
             "xaxis": plots.axis("step", rangemode="tozero"),
             "yaxis": {"type": "log", "dtick": "D2"} if quantity.log else {},
         },
-        notes=[] if single else [means, *notes],
-    )
-    for entry, members in zip(plots.entries(groups), groups.values(), strict=True):
-        entry = replace(entry, label=members[0].job if single else entry.label, style=replace(entry.style, symbol=""))
-        points = mean_curve((run.curve(quantity.logged) for run in members), quantity.scale)
-        shown = thinned(points, POINTS)
-        texts = [f"{entry.label}\nstep {p.step:g}: {with_spread(p.mean, p.deviation, 3)}" for p in shown]
-        traces = [plots.band(shown, entry)] if banded else []
-        traces.append(plots.trace([(p.step, p.mean) for p in shown], texts, entry))
-        plot.add(entry, traces, thinned(texts, ROWS))
-    return plot if len(runs) > 1 else replace(plot, legend=[])
-
-
-def epsilon_over_training(runs: list[Run]) -> plots.Plot | None:
-    """ε spent, one line per plan, against its target and the planned end.
-
-    Runs with the same plan spend ε alike, so the one that went furthest represents them.
-    """
-    groups = grouped([run for run in runs if run.curve("privacy/epsilon")], _plan)
-    if not groups:
-        return None
-    furthest = [max(members, key=lambda run: run.curve("privacy/epsilon")[-1]) for members in groups.values()]
-    shown = thinned(sorted(furthest, key=lambda run: run.target_epsilon or math.inf), MAX_SERIES)
-    names = [_target_name(run) for run in shown]
-    if len(set(names)) < len(names):
-        names = [_plan(run) for run in shown]
-    notes = ["Dotted lines are the targets, with a ring where the plan ends."]
-    notes += [f"{len(shown)} of {len(groups)} plans are shown."] if len(groups) > len(shown) else []
-    plot = plots.Plot(
-        key="epsilon-steps",
-        title="ε over training",
-        unit="ε spent",
-        summary=f"ε spent over the training steps against the target, {counted(len(shown), 'plan')}.",
-        layout={"xaxis": plots.axis("step", rangemode="tozero"), "yaxis": {"rangemode": "tozero"}},
         notes=notes,
     )
-    for index, (name, run) in enumerate(zip(names, shown, strict=True)):
-        entry = plots.Entry(f"s{index}", name, plots.numbered(index))
-        points = thinned(run.curve("privacy/epsilon"), POINTS)
-        texts = [f"{name}\nstep {step:g}: ε = {rounded_up(value)}" for step, value in points]
-        traces = [plots.trace(points, texts, entry), *_target(run, points[-1][0], entry)]
-        plot.add(entry, traces, [f"{_plan(run)}:", *thinned(texts, ROWS)])
+    for entry, members in zip(plots.entries(groups), groups.values(), strict=True):
+        entry = replace(entry, label=members[0].job if named else entry.label, style=replace(entry.style, symbol=""))
+        for run in members:
+            points = [(step, quantity.scale * value) for step, value in run.curve(quantity.logged)]
+            points = thinned(points, min(POINTS, max(2, MOST_POINTS // len(runs))))
+            texts = [f"{entry.label}\nstep {step:g}: {quantity.shown(value)}" for step, value in points]
+            plot.traces.append(plots.trace(points, texts, entry, opacity=1.0 if named else 0.6))
+            plot.numbers.extend(thinned(texts, ROWS) if named else texts[-1:])
+        plot.legend.append(entry)
     return plot if len(runs) > 1 else replace(plot, legend=[])
-
-
-def _plan(run: Run) -> str:
-    sigma = "" if run.noise_multiplier is None else f", σ = {run.noise_multiplier:.4g}"
-    return f"{_target_name(run)}{sigma}, {_steps(run)}"
-
-
-def _steps(run: Run) -> str:
-    return f"{run.planned_steps or '?'} steps"
-
-
-def _target_name(run: Run) -> str:
-    name = "no target" if run.target_epsilon is None else f"ε = {run.target_epsilon:g}"
-    return f"{name}, not private" if run.not_private else name
-
-
-def _target(run: Run, last: float, entry: plots.Entry) -> list[plots.Trace]:
-    target, color = run.target_epsilon, entry.style.color
-    if target is None:
-        return []
-    ends = [(0.0, target), (float(run.planned_steps or last), target)]
-    # Only the end of the plan has a marker.
-    marker = {"color": color, "symbol": "circle-open", "size": 9, "opacity": [0, 1]}
-    line = {"color": color, "dash": "dot", "width": 1}
-    return [plots.trace(ends, [f"target ε = {target:g}"] * 2, entry, mode="lines+markers", marker=marker, line=line)]

@@ -1,4 +1,4 @@
-"""What a report states: progress, the best run, what choosing it cost, what is not covered, and the table of runs."""
+"""What a report states: progress, the best run, what choosing it cost, and the table of runs."""
 
 import math
 from collections import Counter
@@ -19,14 +19,9 @@ from lightning_gep.reporting.text import (
     short,
 )
 
-NOT_COVERED = [
-    "validation and test records, and choices made by looking at them",
-    "values computed from training records without noise: everything logged as nonprivate/…",
-    "hyperparameters tuned on the training records: every run costs its own ε",
-    "preprocessing fitted on the training records",
-    "runs with a seeded generator or without noise",
-]
-"""What no ε of this package covers; a privacy card has its own list."""
+NOT_COMPOSED = (
+    "No card counts these runs together. Where they train on the same records, the ε and δ of all of them add up."
+)
 
 
 def progress(runs: list[Run]) -> str:
@@ -60,30 +55,14 @@ def best_sentences(collection: Collection, best: Run) -> list[str]:
 
 
 def selection_sentence(collection: Collection) -> str:
-    """What all runs cost together: as the sweep's card says, otherwise by basic composition."""
+    """What all runs cost together, as the sweep's card says."""
     card = collection.sweeps[0].card if len(collection.sweeps) == 1 else None
     explanation = inner(card, "selection", "explanation")
     if not explanation:
-        return composition_sentence(collection.runs)
+        return NOT_COMPOSED
     secret = inner(card, "selection", "rule") == "repeat_and_select"
     words = [explanation, inner(card, "share") if secret else None]
     return " ".join(["The sweep's privacy card:", *(sentence(str(text)) for text in words if text)])
-
-
-def composition_sentence(runs: list[Run]) -> str:
-    """The sums of ε and δ so far: always valid, and larger than what a sweep's card computes."""
-    begun = [run for run in runs if run.status != "waiting"]
-    known = [(run.epsilon, run.delta) for run in begun if run.epsilon is not None and run.delta is not None]
-    unreleased = [run for run in begun if run.status == "failed" and not run.step and run.epsilon is None]
-    if unknown := len(begun) - len(known) - len(unreleased):
-        return f"The total cost of all runs is unknown: {counted(unknown, 'run')} did not record ε and δ."
-    if any(run.not_private for run in begun):
-        return "Some runs are not private, so together the runs have no finite ε."
-    epsilon, delta = math.fsum(epsilon for epsilon, _ in known), math.fsum(delta for _, delta in known)
-    return (
-        f"Until a sweep's privacy card gives a tighter bound, basic composition of the {counted(len(known), 'run')} "
-        f"so far gives at most ε = {rounded_up(epsilon)}, δ = {delta:.3g}, if all train on the same records."
-    )
 
 
 def not_private_sentence(runs: list[Run]) -> str:
@@ -93,13 +72,6 @@ def not_private_sentence(runs: list[Run]) -> str:
     parts = [f"{counted(len(without_noise), 'run')} without noise (ε = ∞)"] if without_noise else []
     parts += [f"{counted(len(seeded), 'run')} whose sampling and noise are reproducible"] if seeded else []
     return f"Not private: {listed(parts)}." if parts else ""
-
-
-def not_covered(collection: Collection) -> list[str]:
-    """What the cards list as not covered, without repetition; the package's own list if there is no card."""
-    cards = [sweep.card for sweep in collection.sweeps] + [run.card for run in collection.runs]
-    lists = [found for card in cards if isinstance(found := inner(card, "not_covered"), list)]
-    return list(dict.fromkeys(str(text) for found in lists for text in found)) or NOT_COVERED
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, stdev
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.runs import Run
@@ -29,15 +29,6 @@ Groups = dict[str, list[Run]]
 Part = Literal["data", "epsilon", "k", "others"]
 """Parts of a setting's name besides the mechanism."""
 T = TypeVar("T")
-
-
-class Mean(NamedTuple):
-    """The mean over a number of runs at a step; a single run has no standard deviation."""
-
-    step: float
-    mean: float
-    deviation: float | None
-    runs: int
 
 
 class Settings:
@@ -114,22 +105,6 @@ def mean_percentage(runs: Iterable[Run], name: str) -> str:
 def most_spent(runs: Iterable[Run]) -> str:
     """The largest ε that one of the runs spent."""
     return rounded_up(max((run.epsilon for run in runs if run.epsilon is not None), default=None))
-
-
-def mean_curve(curves: Iterable[list[tuple[float, float]]], scale: float = 1.0) -> list[Mean]:
-    """The mean at every step where all curves that span the step have a value.
-
-    A curve counts once per step, with its last value. Steps that only some of the running curves logged are left out,
-    so the mean does not jump when its members change. Curves that have ended are no longer waited for.
-    """
-    tables = [table for table in map(dict, curves) if table]
-    spans = [(min(table), max(table)) for table in tables]
-    found = []
-    for step in sorted({step for table in tables for step in table}):
-        values = [scale * table[step] for table in tables if step in table]
-        if len(values) == sum(first <= step <= last for first, last in spans):
-            found.append(Mean(step, *spread(values), len(values)))
-    return found
 
 
 def thinned(points: Sequence[T], most: int) -> list[T]:

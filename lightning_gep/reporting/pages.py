@@ -15,7 +15,7 @@ from markupsafe import Markup
 from lightning_gep.errors import missing_extra
 from lightning_gep.privacy.card.software import version_of
 from lightning_gep.privacy.files import now
-from lightning_gep.reporting.plots import Plot, Table
+from lightning_gep.reporting.plots import Plot
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -66,15 +66,6 @@ def page(
         rounding=rounding,
         written=now().replace("T", " ").replace("+00:00", " UTC"),
     )
-
-
-def plots_page(command: str, title: str, plots: Sequence[Plot], table_title: str, table: Table, **content: Any) -> str:
-    """Lines of `words`, perhaps a `notice`, plots, and a table below them."""
-    drawn = [plot for plot in plots if plot.traces]
-    navigation = [*((f"plot-{plot.key}-title", plot.title) for plot in drawn), ("table", table_title)]
-    about = {"navigation": navigation, "table_title": table_title, "content": table}
-    defaults: dict[str, Any] = {"words": [], "notice": ""}
-    return page("plots.html", command=command, title=title, plots=drawn, **{**defaults, **about, **content})
 
 
 def source(name: str) -> str:

@@ -1,6 +1,6 @@
 """A plot as plain data that plotly.js draws, with its legend and its numbers in words.
 
-Colors are names of the stylesheet ("@series-1", "@muted/0.2"), which the page resolves for the theme it is shown in.
+Colors are names of the stylesheet ("@series-1", "@muted"), which the page resolves for the theme it is shown in.
 """
 
 import html
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lightning_gep.reporting.groups import Groups, Mean
+from lightning_gep.reporting.groups import Groups
 
 Trace = dict[str, Any]
 Pair = tuple[float, float]
@@ -27,10 +27,6 @@ class Style:
     color: str
     symbol: str = "circle"
     dash: str = "solid"
-
-    def faint(self, alpha: float) -> str:
-        """The color, partly transparent."""
-        return f"{self.color}/{alpha:g}"
 
 
 @dataclass(frozen=True)
@@ -123,25 +119,6 @@ def trace(points: Sequence[Pair], texts: Sequence[str], entry: Entry, mode: str 
         "line": {"color": style.color, "dash": style.dash, "width": 2},
         "marker": {"color": style.color, "symbol": style.symbol or "circle", "size": 8},
         **more,
-    }
-
-
-def single_runs(points: Sequence[Pair], texts: Sequence[str], entry: Entry) -> Trace:
-    """Single runs as faint points behind their mean."""
-    marker = {"color": entry.style.faint(0.35), "symbol": "circle", "size": 6}
-    return trace(points, texts, entry, mode="markers", marker=marker)
-
-
-def band(points: Sequence[Mean], entry: Entry) -> Trace:
-    """The area one standard deviation around a mean curve."""
-    upper = [(point.step, point.mean + (point.deviation or 0.0)) for point in points]
-    lower = [(point.step, point.mean - (point.deviation or 0.0)) for point in reversed(points)]
-    return {
-        **trace([*upper, *lower], [], entry, mode="lines"),
-        "fill": "toself",
-        "fillcolor": entry.style.faint(0.15),
-        "line": {"width": 0, "color": entry.style.faint(0)},
-        "hoverinfo": "skip",
     }
 
 

@@ -18,7 +18,6 @@ FILTERS: dict[str, Any] = {
     "short": short,
     "duration": duration,
     "cells": facts.cells,
-    "composition": facts.composition_sentence,
     "statement": lambda card: inner(card, "guarantee", "statement") or "",
     "error_line": facts.error_line,
     "search_words": lambda run: f"{run.job} {run.status} {mechanism_name(run.mechanism)} {run.error or ''}".lower(),
@@ -31,7 +30,6 @@ def html_report(collection: Collection) -> str:
     found = sections(collection)
     size, data = counted(len(runs), "run"), ", ".join(dict.fromkeys(run.data for run in runs if run.data))
     kind = "Run" if single else f"Sweep of {size}" if len(collection.sweeps) == 1 else size.capitalize()
-    cards = [single.card] if single else [sweep.card for sweep in collection.sweeps]
     navigation = [(section.key, section.title) for section in found if section.plots]
     return page(
         "report.html",
@@ -56,7 +54,7 @@ def html_report(collection: Collection) -> str:
         card_css=Markup(card_css()),
         no_card=_so_far(single) if single else "",
         sweeps=collection.sweeps,
-        not_covered=[] if any(card and card.get("not_covered") for card in cards) else facts.not_covered(collection),
+        not_composed=facts.NOT_COMPOSED,
     )
 
 

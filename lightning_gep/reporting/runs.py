@@ -172,7 +172,7 @@ def run_of(
     mechanism = str(inner(config, "mechanism", "mechanism") or overrides.get("mechanism", ""))
     # k="auto" is decided at setup and recorded on the card.
     sizes = (inner(config, "mechanism", "k"), inner(card, "mechanism", "k"), overrides.get("mechanism.k"))
-    k = next((k for size in sizes if (k := _integer(size)) is not None), None)
+    k = next((int(size) for size in map(str, sizes) if size.isdigit()), None)
     private, target = privacy.get("private"), config.get("privacy", {"epsilon": overrides.get("privacy.epsilon")})
     metrics = {str(name): number(value) for name, value in record.metrics.items()}
     return Run(
@@ -188,8 +188,8 @@ def run_of(
         delta=number(privacy.get("delta") if privacy else inner(config, "privacy", "delta")),
         private=None if private is None else bool(private),
         noise_multiplier=number(privacy.get("noise_multiplier")),
-        step=None if record.status == "waiting" else _integer(record.step) or 0,
-        planned_steps=_integer(record.planned_steps) or _integer(privacy.get("planned_steps")),
+        step=None if record.status == "waiting" else record.step,
+        planned_steps=record.planned_steps or privacy.get("planned_steps"),
         seconds=number(record.seconds),
         metrics={name: value for name, value in metrics.items() if value is not None and math.isfinite(value)},
         rows=list(rows),
@@ -212,20 +212,12 @@ def inner(tree: Any, *path: str) -> Any:
 
 
 def number(value: Any) -> float | None:
-    """A number from JSON, including "inf"; None for anything else, including NaN."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
+    """A number from JSON or a command line, including "inf"; None for anything else, including NaN."""
     try:
         found = float(value)
-    except (ValueError, OverflowError):
+    except (TypeError, ValueError):
         return None
     return None if math.isnan(found) else found
-
-
-def _integer(value: Any) -> int | None:
-    """A whole number from JSON, or None."""
-    found = number(value)
-    return int(found) if found is not None and found.is_integer() else None
 
 
 def data_name(config: Any) -> str:

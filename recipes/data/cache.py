@@ -1,87 +1,50 @@
-"""Arrays on disk that are whole or absent: made once from any source, memory-mapped at every later start."""
+"""Arrays on disk that are whole or absent: made once, memory-mapped at every later start."""
 
+import hashlib
 import json
 import shutil
+import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from lightning_gep.errors import ConfigurationError
 
-VERSION = 1
-MANIFEST = "manifest.json"
+CHECKSUMS = "checksums.json"
 
 Arrays = dict[str, NDArray[Any]]
-Recipe = Mapping[str, Any]
-Sources = Callable[[], Sequence[Path]]
 
 
-class ArrayCache:
-    """A directory with one subdirectory per entry: its arrays as .npy files, and a manifest.
+def cached(directory: Path, name: str, recipe: object, make: Callable[[], Arrays]) -> Arrays:
+    """What `make` gives for a recipe, which says what it is made from; made again if its files are damaged.
 
-    The manifest has what the entry was made from (the recipe, and name, size and time of each source file) and a
-    checksum of every array. An entry that is damaged, incomplete or made from something else is made again. Entries are
-    written under a temporary name, then renamed: a process that dies leaves nothing half done, and arrays that other
-    processes have mapped stay readable.
+    An entry is written under a temporary name, then renamed: a process that dies leaves nothing half done.
     """
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def get(self, name: str, recipe: Recipe, sources: Sources, make: Callable[[], Arrays]) -> Arrays:
-        """The entry, made if it cannot be read. It is valid without its sources, which may be deleted."""
-        found = self.read(name, recipe, sources)
-        if found is None:
-            with _writing_to(self.directory):
-                self.directory.mkdir(parents=True, exist_ok=True)
-                lock = FileLock(self.directory / f".{name}.lock")
-                lock.acquire()
-            try:
-                found = self.read(name, recipe, sources)  # another process may have made it meanwhile
-                if found is None:
-                    self._write(name, recipe, make(), sources)
-                    found = self.read(name, recipe, sources)
-            finally:
-                lock.release()
-        assert found is not None, f"{self.directory / name} was written and cannot be read"
+    made_from = hashlib.blake2b(json.dumps(recipe).encode(), digest_size=8).hexdigest()
+    entry = directory / f"{name}-{made_from}"
+    found = _read(entry)
+    if found is not None:
         return found
-
-    def read(self, name: str, recipe: Recipe, sources: Sources = tuple) -> Arrays | None:
-        """The arrays of an entry, memory-mapped; None if it is absent, damaged, or made from something else."""
-        try:
-            manifest = json.loads((self.directory / name / MANIFEST).read_text())
-            if manifest["version"] != VERSION or manifest["recipe"] != _plain(recipe):
-                return None
-            now = _identities(sources())
-            if now and now != [{**one, "path": Path(one["path"]).name} for one in manifest["sources"]]:
-                return None
-            arrays = {key: np.load(self.directory / name / f"{key}.npy", mmap_mode="r") for key in manifest["arrays"]}
-            return arrays if {key: _described(array) for key, array in arrays.items()} == manifest["arrays"] else None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
-            return None
-
-    def _write(self, name: str, recipe: Recipe, arrays: Arrays, sources: Sources) -> None:
-        """Replace an entry. The caller holds its lock."""
-        new, old = (self.directory / f".{name}.{kind}" for kind in ("new", "old"))
-        with _writing_to(self.directory):
-            for path in (new, old):
-                shutil.rmtree(path, ignore_errors=True)  # left by a process that died
-            new.mkdir()
-            for key, array in arrays.items():
-                np.save(new / f"{key}.npy", np.ascontiguousarray(array))  # records lie next to each other
-            described = {key: _described(np.load(new / f"{key}.npy", mmap_mode="r")) for key in arrays}
-            manifest = {"version": VERSION, "recipe": _plain(recipe), "sources": _identities(sources())}
-            (new / MANIFEST).write_text(json.dumps({**manifest, "arrays": described}, indent=1))
-            if (self.directory / name).exists():
-                (self.directory / name).rename(old)
-            new.rename(self.directory / name)
-            shutil.rmtree(old, ignore_errors=True)
+    arrays = make()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(prefix=".new-", dir=directory))
+        for key, array in arrays.items():
+            np.save(new / f"{key}.npy", np.ascontiguousarray(array))  # records lie next to each other
+        (new / CHECKSUMS).write_text(json.dumps({key: checksum(array) for key, array in arrays.items()}))
+        shutil.rmtree(entry, ignore_errors=True)
+        new.rename(entry)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cache_directory={str(directory)!r} cannot be written to ({error.strerror or error}). Choose a writable "
+            "directory with enough space.",
+            setting="cache_directory",
+        ) from error
+    return _read(entry) or arrays
 
 
 def checksum(array: NDArray[Any]) -> int:
@@ -89,27 +52,16 @@ def checksum(array: NDArray[Any]) -> int:
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def _described(array: NDArray[Any]) -> dict[str, Any]:
-    return {"shape": list(array.shape), "dtype": array.dtype.str, "crc32": checksum(array)}
-
-
-def _plain(recipe: Recipe) -> Any:
-    """The recipe as it comes back from JSON."""
-    return json.loads(json.dumps(recipe))
-
-
-def _identities(files: Sequence[Path]) -> list[dict[str, Any]]:
+def identities(files: Sequence[Path]) -> list[tuple[str, int, int]]:
     """Files by name, size and time: their directory may be moved."""
-    return [{"path": path.name, "size": path.stat().st_size, "mtime_ns": path.stat().st_mtime_ns} for path in files]
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
-@contextmanager
-def _writing_to(directory: Path) -> Iterator[None]:
+def _read(entry: Path) -> Arrays | None:
+    """The arrays of an entry; None if it is absent or damaged."""
     try:
-        yield
-    except OSError as error:
-        raise ConfigurationError(
-            f"cache_directory={str(directory)!r} cannot be written to ({error.strerror or error}). Choose a writable "
-            "directory with enough space.",
-            setting="cache_directory",
-        ) from error
+        sums = json.loads((entry / CHECKSUMS).read_text())
+        arrays = {key: np.load(entry / f"{key}.npy", mmap_mode="r") for key in sums}
+        return arrays if {key: checksum(array) for key, array in arrays.items()} == sums else None
+    except (OSError, ValueError, EOFError):
+        return None

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Subset
 
 from lightning_gep.arguments import positive_integer
 from lightning_gep.errors import ConfigurationError, MissingDataError
-from recipes.data.cache import ArrayCache, Arrays, checksum
+from recipes.data.cache import Arrays, cached, checksum, identities
 from recipes.data.files import read_features
 from recipes.data.images import ImageDataModule
 from recipes.data.public import PublicImages, labelled, labels_of
@@ -97,8 +97,7 @@ class FeaturesDataModule(ImageDataModule):
                 f"The private features were given as files, so the public ones must be too: put {path.name}, with an "
                 f"array 'features', into directory={str(path.parent)!r}, or use aux=test_samples."
             )
-        recipe = {"features": "N × length"}
-        arrays = self.store.cache.get(path.stem, recipe, lambda: [path], lambda: read_features(path))
+        arrays = cached(self.store.cache, path.stem, identities([path]), lambda: read_features(path))
         return self._records(arrays["features"], arrays.get("labels"))
 
     def _check_labels(self, records: FeatureRecords, path: Path) -> None:
@@ -121,25 +120,25 @@ class FeaturesDataModule(ImageDataModule):
         return FeatureRecords(features, labels)
 
 
-def extract_features(images: NDArray[Any], of: str, network: FeatureNetwork, cache: ArrayCache) -> NDArray[Any]:
+def extract_features(images: NDArray[Any], of: str, network: FeatureNetwork, cache: Path) -> NDArray[Any]:
     """The features of the images called `of`, from the cache, or computed with a progress bar and cached.
 
     Finished chunks stay on disk until all are finished, so an interrupted computation continues.
     """
     content = checksum(images)
     name = re.sub(r"[^\w-]", "_", f"{of}-{network.name}")
-    chunks = ArrayCache(cache.directory / f".{name}.{content:08x}.chunks")
+    chunks = cache / f".{name}.{content:08x}.chunks"
 
     def chunk(start: int) -> NDArray[Any]:
         part = images[start : start + IMAGES_PER_CHUNK]
         make = lambda: {"features": network(part).astype(np.float32)}  # noqa: E731
-        return chunks.get(f"{start:08d}", {"images": len(part)}, tuple, make)["features"]
+        return cached(chunks, f"{start:08d}", len(part), make)["features"]
 
     def make() -> Arrays:
         # A console of its own: that of Lightning's progress bar may be in use, and shows one bar at a time.
         starts = track(range(0, len(images), IMAGES_PER_CHUNK), f"Features of {of}", console=Console(stderr=True))
         return {"features": np.concatenate([chunk(start) for start in starts])}
 
-    features = cache.get(name, {"network": network.name, "images": content}, tuple, make)["features"]
-    shutil.rmtree(chunks.directory, ignore_errors=True)
+    features = cached(cache, name, {"network": network.name, "images": content}, make)["features"]
+    shutil.rmtree(chunks, ignore_errors=True)
     return features

@@ -26,7 +26,7 @@ class ImageDataModule(LightningDataModule):
     Args:
         name: mnist, svhn or cifar10.
         directory: Where the files are: an .npz, or the official files.
-        cache_directory: Where arrays are kept after the first use; `directory`/cache by default.
+        cache_directory: Where drawn public images and computed features are kept; `directory`/cache by default.
         download: Let torchvision download missing files.
         extra: Add SVHN's 531 131 extra training images.
         batch_size: Expected records per step.
@@ -85,11 +85,11 @@ class ImageDataModule(LightningDataModule):
             self.aux.check_files()
 
     def prepare_data(self) -> None:
-        """Make the cache in one process; the others read it."""
-        self.load()
+        """Download, or compute features, in one process; the others read what is there then."""
+        self.setup()
 
     def setup(self, stage: str | None = None) -> None:
-        """Map the arrays and split them; a second call does nothing."""
+        """Read the records and split them; a second call does nothing."""
         if self.train is not None:
             return
         records, test_records = self.load()

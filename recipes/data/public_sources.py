@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lightning_gep.arguments import one_of, positive_integer, whole_number
 from lightning_gep.errors import ConfigurationError, MissingDataError
-from recipes.data.cache import Arrays
+from recipes.data.cache import Arrays, cached, identities
 from recipes.data.files import Shape, fitted, list_pictures, optional, read_images
 from recipes.data.image_sets import CIFAR_100
 from recipes.data.public import PublicImages, label_choice
@@ -67,8 +67,8 @@ class CachedImages(PublicImages):
             arrays = {"images": fitted(chosen, shape)}
             return arrays if labels is None else {**arrays, "labels": labels[rows]}
 
-        recipe = {"shape": shape, "directory": str(self.store.directory.resolve()), **self.details()}
-        arrays = self.store.cache.get(name, recipe, self.sources, make)
+        recipe = {"directory": str(self.store.directory.resolve()), "sources": identities(self.sources())}
+        arrays = cached(self.store.cache, name, {**recipe, **self.details()}, make)
         return ImageRecords(arrays["images"], arrays.get("labels"))
 
 

@@ -9,7 +9,6 @@ from recipes.measured.figures import FIGURES, data_title, measured_files
 from recipes.measured.outside import shares
 from recipes.page import plots
 from recipes.page.accuracy import FRONT_PAGE, draw_accuracy, front_page
-from recipes.page.overview import README, overview
 from recipes.page.summary import PICTURE, compared, summary
 from recipes.page.table import section
 from recipes.pate import page as pate
@@ -49,7 +48,7 @@ ABOUT_FIGURES = (
 
 
 def write_page(output: Path = RESULTS) -> None:
-    """Write the page and its pictures; for the project's own results also the tables of both READMEs."""
+    """Write the page and its pictures; for the project's own results also the table of the README."""
     output.mkdir(parents=True, exist_ok=True)
     for table in TABLES:
         plots.draw(table, results_of(table, output), output)
@@ -57,7 +56,6 @@ def write_page(output: Path = RESULTS) -> None:
     draw_accuracy(output)
     (output / PAGE).write_text(page(output), "utf-8")
     if output == RESULTS:
-        README.write_text(overview(README.read_text("utf-8"), TABLES), "utf-8")
         FRONT_PAGE.write_text(front_page(FRONT_PAGE.read_text("utf-8")), "utf-8")
 
 

@@ -7,12 +7,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from lightning_gep.reporting.groups import grouped
-from recipes.page.overview import between
 from recipes.page.plots import BY_MECHANISM
 from recipes.page.summary import Compared
 from recipes.running.outcome import RESULTS
 from recipes.tables import COMPARISONS
-from recipes.writing import markdown_table, save_svg
+from recipes.writing import between, markdown_table, save_svg
 
 FRONT_PAGE = Path(__file__).resolve().parents[2] / "README.md"
 PICTURE = "accuracy_against_epsilon.svg"

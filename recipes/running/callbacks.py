@@ -1,4 +1,4 @@
-"""Callbacks of the tables' runs: accuracy curves, and a checkpoint when a run is interrupted."""
+"""Callbacks that the settings of the tables' runs name."""
 
 import math
 from typing import Any
@@ -7,7 +7,6 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from lightning_gep.cli.job import last_checkpoint
 from lightning_gep.strategy.strategy import GEPStrategy
 
 
@@ -38,25 +37,7 @@ class AccuracyCurve(Callback):
 
 
 class SaveWhenInterrupted(Callback):
-    """Saves a checkpoint when the run is interrupted, so that at most one step is lost instead of an epoch."""
-
-    def __init__(self) -> None:
-        self._training = False
-
-    @override
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Before this a checkpoint has no privacy state, and would replace one that has.
-        self._training = True
-
-    @override
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._training = False
-
-    @override
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        path = last_checkpoint(trainer)
-        if self._training and isinstance(exception, KeyboardInterrupt) and path is not None:
-            trainer.save_checkpoint(path)
+    """Does nothing: `gep-train` saves interrupted runs by itself. The settings of results name it."""
 
 
 def accuracy_now(trainer: Trainer, module: LightningModule) -> float:

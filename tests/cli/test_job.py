@@ -2,9 +2,6 @@ import math
 import os
 
 import pytest
-import torch
-from hydra.utils import instantiate
-from lightning.pytorch import Trainer, seed_everything
 
 from lightning_gep.cli import configs
 from lightning_gep.cli.console import summary_rows
@@ -140,18 +137,6 @@ def test_a_job_without_privacy_is_plain_training_and_says_so(tmp_path, monkeypat
     assert rows["ε spent"].startswith("∞ (not private")
     assert not {"δ", "privacy card"} & rows.keys()
     assert train(plain(tmp_path)) == RunRecord.read(tmp_path)
-
-
-@pytest.mark.slow
-def test_weights_without_privacy_are_what_lightning_alone_gives(tmp_path):
-    config = plain(tmp_path, "trainer.max_epochs=2")
-    train(config)
-    ours = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
-    seed_everything(config.seed)
-    data, model = instantiate(config.data), instantiate(config.model)
-    trainer = Trainer(max_epochs=config.trainer.max_epochs, accelerator="cpu", logger=False, enable_checkpointing=False)
-    trainer.fit(model, data)
-    assert all(torch.equal(ours[name], values) for name, values in model.state_dict().items())
 
 
 def test_the_environment_of_a_job_does_not_reach_the_next(monkeypatch):

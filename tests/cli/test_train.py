@@ -53,8 +53,6 @@ def test_every_mechanism_trains_and_keeps_its_budget(mechanism, tmp_path):
 @pytest.mark.parametrize(
     ("override", "message", "key"),
     [
-        ("data.batch_size=0", "batch_size must be a whole number above 0, but it is 0.", "data.batch_size"),
-        ("privacy.epsilon=-1", "epsilon must be a finite number above 0, but it is -1", "privacy.epsilon"),
         ("privacy.delta=0.9", "delta=0.9 is not below 1/N", "privacy.delta"),
         ("mechanism.k=99999", "k=99999 basis vectors are more than the 6186", "mechanism.k"),
         ("threads=0", "threads must be a whole number above 0", None),

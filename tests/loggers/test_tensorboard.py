@@ -8,7 +8,6 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.loggers.tensorboard import PrivateTensorBoardLogger
 from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyMonitor
-from tests.loggers.test_wandb import SLOW
 from tests.toys import Classifier, loader, strategy, trainer
 
 CONFIG = {"seed": 0, "mechanism": {"mechanism": "gep", "k": 6, "split": [1.0, 2.0]}, "sweep": None}
@@ -55,16 +54,6 @@ def test_it_writes_what_may_be_known_and_nothing_else(directory):
     everything = b"".join(path.read_bytes() for path in (directory / "tensorboard").iterdir())
     assert b"val/accuracy" in everything
     assert b"train/loss" not in everything
-
-
-def test_rows_do_not_tell_how_long_a_step_took(tmp_path):
-    events = train(tmp_path, [SLOW], log_nonprivate=True)
-    assert {name for name in events.Tags()["scalars"] if "train" in name} == {"nonprivate/train/loss"}
-    times = [event.wall_time for event in events.Scalars("privacy/steps")]
-    assert len(times) == 10
-    for epoch in (times[:5], times[5:]):
-        assert max(epoch) - min(epoch) < 0.5, "five steps took twice that"
-    assert times[5] - times[4] > 0.5
 
 
 def test_the_configuration_is_a_file_and_a_table_beside_the_results(directory):

@@ -4,7 +4,6 @@ import torch
 
 from lightning_gep.errors import ConfigurationError
 from recipes.data import features as features_module
-from recipes.data.cache import ArrayCache
 from recipes.data.efficientnet import EfficientNetLite0
 from recipes.data.features import FeaturesDataModule, extract_features
 from recipes.data.public import TestSamples
@@ -71,10 +70,10 @@ def test_features_are_computed_once(small_data, tmp_path):
 )
 def test_an_interrupted_computation_goes_on_where_it_stopped(damaged, tmp_path, monkeypatch):
     monkeypatch.setattr(features_module, "IMAGES_PER_CHUNK", 4)
-    images, cache = pixels(10).transpose(0, 3, 1, 2), ArrayCache(tmp_path)
+    images, cache = pixels(10).transpose(0, 3, 1, 2), tmp_path
     with pytest.raises(KeyboardInterrupt):
         extract_features(images, "ten", Means(calls=2), cache)
-    (chunk,) = tmp_path.glob(".ten-means.*.chunks/00000004/features.npy")
+    (chunk,) = tmp_path.glob(".ten-means.*.chunks/00000004-*/features.npy")
     chunk.write_bytes(damaged(chunk.read_bytes()))
     rest = Means()
     found = extract_features(images, "ten", rest, cache)

@@ -1,8 +1,6 @@
 """Data files: what is read, what is missing, what is damaged, and what is downloaded."""
 
 import os
-import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -99,17 +97,6 @@ def test_a_missing_data_set_says_what_to_put_where(name, settings, message, tmp_
     with pytest.raises(MissingDataError, match=message):
         ImageDataModule(name, str(tmp_path), **settings).check_files()
     assert sorted(tmp_path.iterdir()) == before, "nothing is written"
-
-
-def test_later_starts_read_the_cache_alone(tmp_path, monkeypatch):
-    data_files.write_mnist(tmp_path / "MNIST" / "raw")
-    before, _ = loaded(tmp_path)
-    shutil.rmtree(tmp_path / "MNIST")
-    monkeypatch.setitem(sys.modules, "torchvision", None)  # an import would fail
-    after, _ = loaded(tmp_path)
-    assert np.array_equal(before.inputs, after.inputs)
-    data_files.write_npz(tmp_path / "mnist_train.npz", 9, side=28, channels=1)
-    assert len(loaded(tmp_path)[0]) == 9, "a file that is put there later is used"
 
 
 def test_missing_files_are_downloaded_by_torchvision_if_asked_for(tmp_path, monkeypatch):

@@ -94,7 +94,7 @@ def test_everything_is_drawn_and_no_button_sends_data_away(opened):
     drawn = opened.evaluate(
         "[...document.querySelectorAll('.drawing')].map(p => p.querySelectorAll('.scatterlayer .trace').length)"
     )
-    assert len(drawn) == 9
+    assert len(drawn) == 7
     assert min(drawn) >= 2
     titles = opened.evaluate("[...new Set([...document.querySelectorAll('.modebar-btn')].map(b => b.dataset.title))]")
     assert len(titles) == 4

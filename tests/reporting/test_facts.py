@@ -1,17 +1,12 @@
 import math
 
-import pytest
-
 from lightning_gep.reporting.facts import (
     COLUMNS,
-    NOT_COVERED,
     best_run,
     best_sentences,
     cells,
-    composition_sentence,
-    not_covered,
 )
-from lightning_gep.reporting.runs import Collection, Run, load
+from lightning_gep.reporting.runs import Run, load
 from tests.synthetic_runs import write_run, write_sweep
 
 
@@ -38,29 +33,6 @@ def test_choosing_cost_privacy_as_the_card_says(tmp_path):
     assert "Choosing it cost privacy" in text
     assert "ε = 67.2, δ = 0.0018" in text
     assert "The 18 runs compose" in text
-
-
-@pytest.mark.parametrize(
-    ("runs", "said"),
-    [
-        (
-            [run(epsilon=1.5), run(epsilon=2.0001), run("failed", epsilon=0.5), run("waiting", epsilon=None)],
-            "basic composition of the 3 runs so far gives at most ε = 4.001, δ = 3e-05",
-        ),
-        ([run(), run("running", epsilon=None)], "unknown"),
-        ([run(), run(delta=None)], "unknown"),
-        ([run(), run(private=False)], "no finite ε"),
-        ([run(), run("failed", epsilon=None)], "1 run "),  # failed before its first step
-    ],
-)
-def test_without_a_card_costs_are_added_up_where_they_are_known(runs, said):
-    assert said in composition_sentence(runs)
-
-
-def test_what_is_not_covered_is_as_the_cards_say(tmp_path):
-    write_run(tmp_path / "one")
-    assert "values logged as nonprivate/…" in not_covered(load(tmp_path))
-    assert not_covered(Collection("x", [run()], [], [])) == NOT_COVERED
 
 
 def test_the_cells_of_a_run(tmp_path):

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from lightning_gep.reporting.accuracy import against_epsilon, against_k
-from lightning_gep.reporting.curves import DIAGNOSTICS, epsilon_over_training
+from lightning_gep.reporting.curves import DIAGNOSTICS, MAX_NAMED_RUNS, TRAINING, over_steps
 from lightning_gep.reporting.figures import sections
 from lightning_gep.reporting.groups import Settings
 from lightning_gep.reporting.published import EPSILONS, RESULTS
@@ -28,11 +28,10 @@ def means(plot):
 
 def test_means_and_deviations_by_hand():
     runs = [run(a, 2.0) for a in (0.80, 0.82, 0.84)] + [run(a, 8.0) for a in (0.90, 0.93)]
-    singles, mean = plot_of(runs).traces
+    (mean,) = plot_of(runs).traces
     assert mean["x"] == [2.0, 8.0]
     assert mean["y"] == [82.0, 91.5]
     assert mean["error_y"]["array"] == [2.0, pytest.approx(2.1213, abs=1e-4)]
-    assert sorted(singles["y"]) == [80.0, 82.0, 84.0, 90.0, 93.0]
     assert plot_of(runs).numbers[0] == "GEP\nε = 2: 82.00 ± 2.00 %\n3 runs, largest ε spent 2"
 
 
@@ -82,12 +81,16 @@ def test_text_from_disk_is_no_markup_in_plotly():
     assert "&lt;b&gt;" in json.dumps(plot_of(runs).traces)
 
 
-def test_epsilon_over_training_meets_its_target_at_the_planned_step(tmp_path):
+def test_few_runs_are_named_and_of_many_those_with_the_same_settings_look_the_same(tmp_path):
     write_sweep(tmp_path, epsilons=(2.0, 8.0))
-    plot = epsilon_over_training(load(tmp_path).runs)
-    assert [entry.label for entry in plot.legend] == ["ε = 2", "ε = 8"]
-    target = next(trace for trace in plot.traces if trace["line"].get("width") == 1)
-    assert (target["x"], target["y"]) == ([0.0, STEPS], [2.0, 2.0])
+    runs = load(tmp_path).runs
+    few, many = (over_steps(TRAINING[1], found, Settings(found)) for found in (runs[:MAX_NAMED_RUNS], runs))
+    assert [entry.label for entry in few.legend] == [run.job for run in runs[:MAX_NAMED_RUNS]]
+    assert [entry.label for entry in many.legend] == [f"{name}, ε = {e}" for name in ("GEP", "GP") for e in (2, 8)]
+    assert [len(plot.traces) for plot in (few, many)] == [MAX_NAMED_RUNS, len(runs)]
+    assert len({(trace["line"]["color"], trace["line"]["dash"]) for trace in many.traces}) == 4
+    assert few.traces[0]["x"][-1] == STEPS - 1
+    assert few.traces[0]["y"][-1] == pytest.approx(runs[0].epsilon, rel=1e-4)
 
 
 def test_what_is_not_private_stands_apart(tmp_path):
@@ -97,14 +100,14 @@ def test_what_is_not_private_stands_apart(tmp_path):
     assert [plot.key for plot in found["nonprivate"].plots][:2] == ["projection-error", "noise-to-signal"]
     assert all(quantity.logged.startswith("nonprivate/") for quantity in DIAGNOSTICS)
     elsewhere = [plot.key for key, section in found.items() if key != "nonprivate" for plot in section.plots]
-    assert elsewhere == ["accuracy-epsilon", "learning", "epsilon-steps", "time", "memory"]
+    assert elsewhere == ["accuracy-epsilon", "learning", "epsilon-steps"]
 
 
 def test_every_plot_has_words_numbers_and_finite_values(tmp_path):
     write_sweep(tmp_path, mechanisms=("gep", "bgep", "gp"), ks=(50, 100), nonprivate=True)
     write_run(tmp_path / "without-noise", epsilon=math.inf, private=False)
     plots = [plot for section in sections(load(tmp_path)) for plot in section.plots]
-    assert len(plots) == 10
+    assert len(plots) == 8
     for plot in plots:
         assert plot.summary.endswith(".")
         assert plot.numbers

@@ -1,8 +1,6 @@
 import math
 
-import pytest
-
-from lightning_gep.reporting.groups import MAX_SERIES, Settings, epsilon_of, mean_curve
+from lightning_gep.reporting.groups import MAX_SERIES, Settings, epsilon_of
 from lightning_gep.reporting.runs import Run
 
 
@@ -39,15 +37,3 @@ def test_the_epsilon_of_a_run_is_its_target_and_infinite_without_noise():
     assert epsilon_of(run(epsilon=1.9801)) == 1.981
     assert epsilon_of(run(epsilon=math.inf, target_epsilon=2.0)) == math.inf
     assert epsilon_of(run()) is None
-
-
-def test_mean_curves_do_not_jump_with_who_is_in_them():
-    early = [(0.0, 1.0), (1.0, 2.0), (2.0, 4.0)]
-    late = [(0.0, 3.0), (2.0, 6.0), (3.0, 9.0)]
-    assert mean_curve([early, late]) == [
-        (0.0, 2.0, pytest.approx(math.sqrt(2)), 2),
-        (2.0, 5.0, pytest.approx(math.sqrt(2)), 2),
-        (3.0, 9.0, None, 1),
-    ]
-    assert mean_curve([[], early])[-1] == (2.0, 4.0, None, 1)
-    assert mean_curve([]) == []

@@ -5,6 +5,7 @@ Exit codes: 0 no bound exceeds its claim, 1 one does, 2 a setting cannot work.
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 from lightning_gep.cli.commands import check_cli_extra, count, errors_in_a_line, overrides_parser
 
@@ -41,6 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options; everything else on the line is an override."""
     parser = overrides_parser("gep-audit", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
+    add("--html", type=Path, metavar="FILE", help="write one page with plots, which works offline")
     add("--parts", type=_parts, default=PARTS, metavar="PART,…", help=f"of {', '.join(PARTS)} (default: all)")
     add("--confidence", type=_share, default=0.95, metavar="C", help="that all bounds hold at once (default: 0.95)")
     add("--accuracy", type=_share, default=0.03, metavar="A", help="of part release (default: 0.03); half takes 4×")

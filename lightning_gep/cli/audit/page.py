@@ -7,7 +7,7 @@ from lightning_gep.audit import Finding
 from lightning_gep.cli.audit.output import COLUMNS, by_part, rows, shown, verdict
 from lightning_gep.privacy.files import write_text
 from lightning_gep.privacy.rounding import rounded_up
-from lightning_gep.reporting.pages import plots_page
+from lightning_gep.reporting.pages import page
 from lightning_gep.reporting.plots import Entry, Plot, Style, Table, axis, trace
 from lightning_gep.reporting.text import counted, mechanism_name
 
@@ -19,15 +19,18 @@ def write_page(path: Path, findings: Sequence[Finding], confidence: float) -> No
     plots = [bounds_plot(title, members) for title, members in by_part(findings).items()]
     said, exceeded = verdict(findings, confidence), any(finding.exceeded for finding in findings)
     assumptions = {bound.name: f"{bound.name} assumes: {bound.assumes}" for f in findings for bound in f.bounds}
-    text = plots_page(
-        "gep-audit",
-        "Claimed ε and lower bounds",
-        plots,
-        "All bounds",
-        Table(["part", *COLUMNS], [[finding.part, *row] for finding in findings for row, _ in rows(finding)]),
+    table = Table(["part", *COLUMNS], [[finding.part, *row] for finding in findings for row, _ in rows(finding)])
+    text = page(
+        "plots.html",
+        command="gep-audit",
+        title="Claimed ε and lower bounds",
+        plots=plots,
+        rounding="Claims are rounded up, bounds down.",
+        navigation=[*((f"plot-{plot.key}-title", plot.title) for plot in plots), ("table", "All bounds")],
         words=[*([] if exceeded else [said]), *assumptions.values()],
         notice=said if exceeded else "",
-        rounding="Claims are rounded up, bounds down.",
+        table_title="All bounds",
+        content=table,
     )
     write_text(path, text)
 

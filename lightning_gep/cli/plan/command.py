@@ -14,8 +14,8 @@ examples:
       every combination of the values given
   gep-plan privacy.epsilon=null privacy.noise_multiplier=1.3
       the ε of a given noise multiplier
-  gep-plan privacy.epsilon=2 data.batch_size=128,256,512 trainer.max_epochs=10,20,40 --html plan.html
-      the batch size and epochs with the least noise, and a page with plots
+  gep-plan privacy.epsilon=2 data.batch_size=128,256,512 trainer.max_epochs=10,20,40
+      the batch size and epochs with the least noise
   gep-plan data=mnist aux=imagenet model=mnist_cnn privacy.epsilon=2 --compare
       which mechanism has the least noise for its signal, on gradients of public records
   gep-plan --records 60000 --parameters 14394 privacy.delta=1e-5 data.batch_size=1000 trainer.max_epochs=50

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from lightning_gep.algorithm.comparison import NoiseLevel, compare_mechanisms
 from lightning_gep.algorithm.groups import ParameterGroups
-from lightning_gep.cli.plan.costs import NoisePlan
+from lightning_gep.cli.plan.costs import Row
 from lightning_gep.strategy.public_data import PublicStream, find_public_loader
 from lightning_gep.strategy.public_gradients import PublicGradients
 from lightning_gep.strategy.step import StepGradients
@@ -24,7 +24,7 @@ NOTE = (
 )
 
 
-def compare(config: DictConfig, plan: NoisePlan) -> list[NoiseLevel]:
+def compare(config: DictConfig, row: Row) -> list[NoiseLevel]:
     """The mechanisms at this run's model, public data, batch size and noise, the least noisy first."""
     seed_everything(config.seed, verbose=False)
     data, model = instantiate(config.data), instantiate(config.model)
@@ -44,8 +44,8 @@ def compare(config: DictConfig, plan: NoisePlan) -> list[NoiseLevel]:
         held_out,
         groups,
         k=k,
-        noise_multiplier=plan.plan.event.noise_multiplier,
-        batch_size=plan.size.expected_batch_size,
+        noise_multiplier=row["noise_multiplier"],
+        batch_size=row["batch_size"],
     )
 
 

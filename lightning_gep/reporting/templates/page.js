@@ -15,11 +15,6 @@
     return prefersDark.matches;
   }
 
-  function rgba(hex, alpha) {
-    const channels = [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16));
-    return `rgba(${channels.join(",")},${alpha})`;
-  }
-
   function colors() {
     const style = getComputedStyle(root);
     return (name) => style.getPropertyValue(`--${name}`).trim();
@@ -30,8 +25,7 @@
     if (value && typeof value === "object") {
       return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, resolve(item, color, name)]));
     }
-    const named = (key === "color" || key === "fillcolor") && /^@([\w-]+)(?:\/([\d.]+))?$/.exec(value);
-    return named ? rgba(color(named[1]), named[2] ?? 1) : value;
+    return key === "color" && value[0] === "@" ? color(value.slice(1)) : value;
   }
 
   function axis(given, color) {

@@ -52,7 +52,7 @@ def test_a_bound_above_the_claim_is_exit_code_1(monkeypatch, capsys):
         (["privacy.epsilon=null", "privacy.noise_multiplier=0"], "(config key: privacy.noise_multiplier)"),
         (["--parts", "steps"], "'steps' is none of release, run, training"),
         (["--confidence", "95"], "'95' is not a number between 0 and 1"),
-        (["mechanism.gradients=hooks"], "gradients='hooks'"),
+        (["mechanism.gradients=ghost", "mechanism=gp"], "gradients='ghost'"),
     ],
 )
 def test_a_setting_that_cannot_work_is_a_line_and_exit_code_2(arguments, message, capsys):

@@ -39,13 +39,6 @@ def test_runs_that_take_turns_have_one_card_each_and_the_newest(tmp_path):
     assert [json.loads(path.read_text())["run_id"] for path in tmp_path.glob("privacy_card-*.json")] == [OTHER]
 
 
-def test_a_card_set_aside_under_a_short_name_is_found(tmp_path):
-    """Earlier versions used the first eight characters of the run's name."""
-    write_card(tmp_path, a_card(ONE))
-    (tmp_path / "privacy_card.json").rename(tmp_path / f"privacy_card-{ONE[:8]}.json")
-    assert read_card_of(ONE, tmp_path)["run_id"] == ONE
-
-
 def test_what_cannot_be_read_is_kept_too(tmp_path):
     (tmp_path / "privacy_card.json").write_text("{torn")
     write_card(tmp_path, a_card())
