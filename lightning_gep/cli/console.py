@@ -1,4 +1,4 @@
-"""What gep-train prints, and where: the terminal, or a job's own file while the sweep has the terminal."""
+"""What gep-train prints, and where: the terminal, or a job's own file while the table of a sweep has the terminal."""
 
 import os
 import sys
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -21,8 +22,9 @@ from lightning_gep.reporting.text import percent
 STDOUT, STDERR = 1, 2
 WIDTH_OF_A_FILE = 120
 SECONDS_BETWEEN_LOOKS = 1.0
+LINES_AROUND_THE_TABLE = 8
 COLORS = {"running": "cyan", "failed": "red", "interrupted": "yellow", "finished": "green", "waiting": "dim"}
-"""By status."""
+"""By status, in the order in which a table that is too long shows them."""
 
 FIGURES = [column for column in COLUMNS if column.key in ("epsilon", "validation", "test", "steps", "time")]
 
@@ -61,9 +63,22 @@ def terminal() -> Iterator[Console]:
 
 @contextmanager
 def watched(directory: Path, jobs: Sequence[str], console: Console) -> Iterator[None]:
-    """Inside, a line for every change of a job of a sweep, read from its record: so it works wherever jobs run."""
-    done = threading.Event()
+    """Inside: on a terminal, a table that follows the jobs of a sweep; otherwise, a line for every change.
+
+    Both read the records of the jobs, so they work wherever the jobs run.
+    """
     runs: Runs = dict.fromkeys(jobs)
+    if console.is_terminal:
+
+        def table() -> Table:
+            _look(directory, runs)
+            return outcome_table(runs, console.height - LINES_AROUND_THE_TABLE)
+
+        quiet = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
+        with Live(get_renderable=table, console=console, refresh_per_second=1, **quiet):  # type: ignore[arg-type]
+            yield
+        return
+    done = threading.Event()
     thread = threading.Thread(target=_print_changes, args=(directory, runs, console, done), daemon=True)
     thread.start()
     try:
@@ -73,15 +88,20 @@ def watched(directory: Path, jobs: Sequence[str], console: Console) -> Iterator[
         thread.join()
 
 
-def outcome_table(runs: Runs) -> Table:
-    """The jobs with their figures, in order."""
+def outcome_table(runs: Runs, height: int | None = None) -> Table:
+    """The jobs with their figures: in order, or within `height` rows with those in progress first."""
     statuses = [_status(run) for run in runs.values()]
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in COLORS if status in statuses)
     table = Table(title=f"{len(runs)} job{'' if len(runs) == 1 else 's'}: {counts}", title_justify="left")
     for name in ("Job", "Status", *(column.title for column in FIGURES)):
         table.add_column(name, justify="left" if name in ("Job", "Status") else "right", overflow="fold")
-    for (job, run), status in zip(runs.items(), statuses, strict=True):
+    rows = list(zip(runs, statuses, runs.values(), strict=True))
+    if height is not None and len(rows) > height:
+        rows = sorted(rows, key=lambda row: list(COLORS).index(row[1]))[: max(1, height)]
+    for job, status, run in rows:
         table.add_row(job, Text(status, style=COLORS[status]), *([] if run is None else _figures(run).values()))
+    if len(rows) < len(runs):
+        table.add_row(f"… and {len(runs) - len(rows)} more")
     return table
 
 
