@@ -18,7 +18,12 @@ from torch import Tensor
 from lightning_gep.algorithm.basis import full_precision
 from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.algorithm.linalg import row_norms
-from lightning_gep.algorithm.spectral import Rotation, rows_at_once
+from lightning_gep.algorithm.spectral import (
+    Rotation,
+    rows_at_once,
+    turned_from_the_left,
+    turned_from_the_right,
+)
 
 SMALLEST = 2.0**-100
 """More than a product can lose where it underflows, in units of a record's largest numbers."""
@@ -186,10 +191,10 @@ class ConvolutionFactor(Factor):
         if rotation is not None and layer.groups == 1:
             (out, inside, taps), (positions, others) = rotation.scales.shape, (side[0, 0].numel() for side in calls[0])
             if positions < out * taps:
-                calls = [(_channels(a, rotation.bases[1]), b) for a, b in calls]
+                calls = [(turned_from_the_left(a, rotation.bases[1]), b) for a, b in calls]
                 rotation = rotation.without(1)
             if others < inside * taps:
-                calls = [(a, _channels(b, rotation.bases[0])) for a, b in calls]
+                calls = [(a, turned_from_the_left(b, rotation.bases[0])) for a, b in calls]
                 rotation = rotation.without(0)
         return reduce(torch.add, (self._gradients(a, b) for a, b in calls)).flatten(1), rotation
 
@@ -269,6 +274,15 @@ class EmbeddingFactor(Factor):
         products = torch.where(same, torch.bmm(b, b.mT), 0.0).double()
         return (products.sum((1, 2)).clamp(min=0) + gamma * _lengths(b).sum(1) ** 2 + count * lost) * units**2
 
+    def coordinates(self, rotation: Rotation | None, out: Tensor) -> None:
+        """As for other layers, but in a table whose rows are not rotated only those of the record's indices."""
+        if rotation is None or rotation.bases[0] is not None:
+            super().coordinates(rotation, out)
+            return
+        rows = rotation.of_rows(self.b, self.indices)
+        table = out.zero_().unflatten(1, self.layer.weight.shape)
+        table.scatter_add_(1, self.indices[..., None].expand(rows.shape), rows)
+
     def turned(self, rotation: Rotation | None) -> tuple[Tensor, Rotation | None]:
         """The rows of the table's rotation stand for its one-hot inputs."""
         return self._turned(self.b, rotation)
@@ -315,9 +329,9 @@ def _turned_vectors(first: Tensor, second: Tensor, rotation: Rotation | None) ->
     if rotation is not None:
         (rows, columns), positions = rotation.scales.shape, first.shape[1]
         if positions <= columns:
-            first, rotation = _turn(first, rotation.bases[0]), rotation.without(0)
+            first, rotation = turned_from_the_right(first, rotation.bases[0]), rotation.without(0)
         if positions <= rows:
-            second, rotation = _turn(second, rotation.bases[1]), rotation.without(1)
+            second, rotation = turned_from_the_right(second, rotation.bases[1]), rotation.without(1)
     return first, second, rotation
 
 
@@ -329,7 +343,8 @@ def _products(first: Tensor, second: Tensor) -> Tensor:
 def _squares_of_one(first: Tensor, second: Tensor, rotation: Rotation, error: Tensor) -> Tensor:
     """Squared norms of the coordinates at a single position: Σ first²second²/d², without the products themselves."""
     rows, columns = (
-        _turn(side, basis)[:, 0].double() ** 2 for side, basis in zip((first, second), rotation.bases, strict=True)
+        turned_from_the_right(side, basis)[:, 0].double() ** 2
+        for side, basis in zip((first, second), rotation.bases, strict=True)
     )
     squares = ((rows @ rotation.scales.double() ** -2) * columns).sum(1)
     return (squares.sqrt() + error / float(rotation.scales.min())) ** 2
@@ -341,15 +356,6 @@ def _of_turning(before: Rotation | None, after: Rotation | None) -> float:
         return 0.0
     done = [old for old, new in zip(before.bases, after.bases, strict=True) if old is not None and new is None]
     return sum(_gamma(len(basis)) * float(basis.double().norm()) for basis in done)
-
-
-def _turn(vectors: Tensor, basis: Tensor | None) -> Tensor:
-    return vectors if basis is None else vectors @ basis.to(vectors)
-
-
-def _channels(images: Tensor, basis: Tensor | None) -> Tensor:
-    """Images (n × channels × …) with their channels rotated."""
-    return images if basis is None else (basis.to(images).T @ images.flatten(2)).view(images.shape)
 
 
 def _gamma(terms: int) -> float:
