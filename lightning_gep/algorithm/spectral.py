@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import conv1d, conv2d
 
 from lightning_gep.algorithm.basis import Basis, FactoredRows, full_precision
-from lightning_gep.algorithm.subspace import Anchors, Subspace, finite_rows
+from lightning_gep.algorithm.subspace import Anchors, Subspace
 from lightning_gep.arguments import positive_integer
 
 LARGEST_SIDE = 512
@@ -29,6 +29,8 @@ than the gradients of a step."""
 SEPARABLE_ABOVE = 2**20
 """Entries of a matrix above which its energies are taken as products of those of its rows and columns. A few anchors
 cannot tell so many apart, and norms then follow from inputs and output gradients of a layer alone (ghost clipping)."""
+LONGEST_ANCHOR = 1e15
+"""Longer gradients, and those that are not finite, are left out: their squares would leave the range of float32."""
 NUMBERS_AT_ONCE = 2**19
 """Entries of gradients that a CPU turns at a time: they then stay in its cache, which saves a third of the time."""
 LARGE_KERNEL = 16
@@ -300,7 +302,8 @@ class TrackedSpectrum(Subspace):
             if not spectra:
                 spectra = [TensorSpectrum.zero(sides, gradients) for sides in self._sides]
             with full_precision(gradients.device):
-                parts = finite_rows(gradients).split(self.sizes, dim=1)
+                usable = torch.linalg.vector_norm(gradients, dim=1) < LONGEST_ANCHOR
+                parts = (gradients if bool(usable.all()) else gradients[usable]).split(self.sizes, dim=1)
                 for spectrum, part in zip(spectra, parts, strict=True):
                     spectrum.add(part, weight)
         if self.exchange.world_size > 1 and spectra:

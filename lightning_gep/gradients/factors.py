@@ -71,7 +71,7 @@ class FactoredGradients:
                 if name in self.factors:
                     self.factors[name].coordinates(rotation, out)
                 else:
-                    _into(out, self.rows[name].flatten(1), rotation)
+                    _into(out, self.rows[name].reshape(out.shape), rotation)
         return formed[: self.records]
 
     def weighted_sum(self, weights: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from lightning_gep.algorithm.spectral import SEPARABLE_ABOVE
 from lightning_gep.gradients.batches import batch_size, padded, replace_leaves
 from lightning_gep.gradients.factors import ConvolutionFactor, EmbeddingFactor, Factor, FactoredGradients, LinearFactor
 from lightning_gep.gradients.functional import FunctionalGradients
-from lightning_gep.gradients.interface import scalar
+from lightning_gep.gradients.interface import GradientError, scalar
 from lightning_gep.gradients.isolation import PublicTrial, close
 from lightning_gep.gradients.randomness import HostStates, random_state_kept
 from lightning_gep.gradients.state import untouched
@@ -61,12 +61,16 @@ class GhostGradients(FunctionalGradients):
     ) -> FactoredGradients:
         """The gradients of one chunk of records; the arguments are those of `Backend.__call__`."""
         size = batch_size(batch)
-        if begin_with is not None:
-            begin_with.put_back()
-        try:
-            return self._factored(padded(batch, chunk_size or size), size)
-        finally:
-            put_back()
+        for _ in range(2):
+            if begin_with is not None:
+                begin_with.put_back()
+            try:
+                return self._factored(padded(batch, chunk_size or size), size)
+            except _OtherCallsError:  # training_step has changed, as it may with its step or a random number
+                self._shapes.clear()
+            finally:
+                put_back()
+        raise GradientError("the layers are called in another way at every call of training_step")
 
     def _factored(self, batch: Any, size: int) -> FactoredGradients:
         leaves = self.leaves_of(batch)
@@ -79,7 +83,10 @@ class GhostGradients(FunctionalGradients):
 
         def loss_of_one(values: dict[str, Tensor], taps: Any, record: list[Tensor]) -> tuple[Tensor, Any]:
             with self._tapped(taps) as inputs:
-                return self._loss({**values, **constant}, batch, record), inputs
+                loss = self._loss({**values, **constant}, batch, record)
+            if any(len(inputs.get(name, ())) != len(calls) for name, calls in taps.items()):
+                raise _OtherCallsError
+            return loss, inputs
 
         kept = {name: value for name, value in everything.items() if name not in own}
         with self.vectorisable():
@@ -90,6 +97,7 @@ class GhostGradients(FunctionalGradients):
             kind, layer = self._layers[name]
             pairs = [(_wide(a), _wide(b)) for a, b in zip(calls, outputs[name], strict=True)]
             factors[f"{name}.weight"] = kind(layer, pairs)
+        rows = {name: _wide(own) for name, own in rows.items()}
         return FactoredGradients(self.groups, factors, rows, size, len(leaves[0]) - size, self.forms_rows)
 
     def _loss(self, values: dict[str, Tensor], batch: Any, record: list[Tensor]) -> Tensor:
@@ -133,7 +141,12 @@ class GhostGradients(FunctionalGradients):
             def tap(layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
                 calls = seen.setdefault(name, [])
                 calls.append(output if taps is None else inputs[0])
-                return output if taps is None else output + taps[name][len(calls) - 1]
+                if taps is None:
+                    return output
+                given = taps.get(name, [])[len(calls) - 1 : len(calls)]
+                if not given or given[0].shape != output.shape:
+                    raise _OtherCallsError
+                return output + given[0]
 
             return tap
 
@@ -161,6 +174,10 @@ class GhostGradients(FunctionalGradients):
         if not (torch.allclose(bounds, norms, rtol=TOLERANCE) and close(sums, rows.double().sum(0), trial.tolerance)):
             return "gives other gradients: a weight is also used outside of its layer"
         return None
+
+
+class _OtherCallsError(Exception):
+    """The layers were not called as often, or not with outputs of the shapes, that were found before."""
 
 
 def _kind(layer: nn.Module) -> type[Factor] | None:

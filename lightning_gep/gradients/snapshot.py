@@ -6,6 +6,7 @@ without which writes that change nothing on public records would be missed.
 """
 
 import pickle
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from functools import cache, partial
 from operator import is_
 from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -28,8 +30,8 @@ NOT_FOLLOWED = {
 LIBRARIES = NOT_FOLLOWED | {"torch", "torchmetrics", "abc", "collections", "functools", "numpy", "typing", "types"}
 """Packages whose classes hold no results."""
 NOT_DATA = (
-    *(FunctionType, BuiltinFunctionType, MethodType, partial, classmethod, staticmethod, property),
-    *(type, GetSetDescriptorType, MemberDescriptorType),
+    *(BuiltinFunctionType, MethodType, partial, classmethod, staticmethod, property),
+    *(GetSetDescriptorType, MemberDescriptorType),
 )
 REGISTERS = ("_parameters", "_buffers", "_modules")
 """Attributes in which a module keeps what is registered, under names that count as its own attributes."""
@@ -64,9 +66,9 @@ class Snapshot:
 def reachable(*roots: Any) -> Iterator[tuple[str, Any]]:
     """Everything that can change and is reached from the roots, with the attribute of a module that leads to it.
 
-    Followed are tensors, arrays, containers, modules, functions with what they enclose, and other Python objects with
-    their classes. Not followed are data sets, loaders, and objects of Lightning and of libraries that use threads,
-    unless they are roots.
+    Followed are tensors, arrays, containers, modules, functions with what they enclose, classes with their methods, and
+    other Python objects. Not followed are data sets, loaders, and objects of Lightning and of libraries that use
+    threads, unless they are roots.
     """
     seen: dict[int, Any] = {}  # holds the values, so that no other can get the address of one of them
     for root in roots:
@@ -126,9 +128,26 @@ class _Attributes:
 
 def _same_tensor(tensor: Tensor, values: Tensor) -> bool:
     """Whether a tensor has the shape, type and values of another; a NaN that stays is not a change."""
-    if tensor.shape != values.shape or tensor.dtype != values.dtype:
+    if (tensor.shape, tensor.dtype, tensor.layout) != (values.shape, values.dtype, values.layout):
         return False
-    return torch.equal(tensor, values) or bool(((tensor == values) | ((tensor != tensor) & (values != values))).all())
+    return all(map(_same_numbers, _parts_of_values(tensor), _parts_of_values(values)))
+
+
+def _same_numbers(first: Tensor, second: Tensor) -> bool:
+    if first.shape != second.shape:
+        return False
+    return torch.equal(first, second) or bool(((first == second) | ((first != first) & (second != second))).all())
+
+
+def _parts_of_values(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Itself, or the indices and values of a sparse tensor."""
+    if tensor.layout == torch.strided:
+        return (tensor,)
+    if tensor.layout == torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
 
 
 def same_value(first: Any, second: Any) -> bool:
@@ -147,10 +166,13 @@ def same_value(first: Any, second: Any) -> bool:
 
 def _write_tensor(tensor: Tensor, values: Tensor) -> None:
     """Give a tensor the shape and values of another, in its own memory if they fit."""
-    if tensor.shape == values.shape and tensor.dtype == values.dtype:
-        tensor.data.copy_(values)
-    else:
+    parts = list(zip(_parts_of_values(tensor), _parts_of_values(values), strict=False))
+    fits = all(part.shape == other.shape and part.dtype == other.dtype for part, other in parts)
+    if not fits or tensor.layout != values.layout:
         tensor.data = values
+        return
+    for part, other in parts:
+        part.data.copy_(other)
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -159,9 +181,13 @@ def _parts(value: Any) -> Iterator[Any]:
         yield from (value.func, value.args, value.keywords)
     if hasattr(value, "__dict__"):
         yield vars(value)
-    yield from (_attributes_of_class(base) for base in type(value).__mro__ if package(base) not in LIBRARIES)
+    yield from _parts_of_class(type(value))
     if _slots(_kind(value)):
         yield _Attributes(value, _slot_values)
+
+
+def _parts_of_class(kind: type) -> Iterator[Any]:
+    yield from (_attributes_of_class(base) for base in kind.__mro__ if package(base) not in LIBRARIES)
 
 
 @cache
@@ -222,11 +248,19 @@ def _refill(values: Any, content: Any) -> None:
 
 HOLDERS: dict[type, Holder] = {
     Tensor: Holder(_parts_of_tensor, lambda tensor: tensor.detach().clone(), _same_tensor, _write_tensor),
-    np.ndarray: Holder(lambda array: (), np.copy, lambda a, b: a.tobytes() == b.tobytes(), np.copyto),
+    np.ndarray: Holder(
+        lambda values: values.flat if values.dtype.hasobject else (),
+        np.copy,
+        lambda a, b: a.tobytes() == b.tobytes(),
+        np.copyto,
+    ),
+    array: Holder(lambda data: (), lambda data: data[:], lambda a, b: a.tobytes() == b.tobytes(), _write_slice),
     dict: Holder(lambda items: items.values(), dict, _same_items, _refill),
     list: Holder(iter, list, _identical, _write_slice),
     set: Holder(iter, set, set.__eq__, _refill),
     deque: Holder(iter, list, _identical, _refill),
+    WeakKeyDictionary: Holder(lambda items: items.values(), dict, _same_items, _refill),
+    ReferenceType: Holder(lambda reference: (reference(),)),
     bytearray: Holder(lambda data: (), bytes, lambda data, content: data == content, _write_slice),
     _Attributes: Holder(
         lambda attributes: attributes.read().values(),
@@ -237,6 +271,7 @@ HOLDERS: dict[type, Holder] = {
     tuple: Holder(iter),
     FunctionType: Holder(_parts_of_function),
     MethodType: Holder(lambda method: (method.__self__,)),
+    type: Holder(_parts_of_class),
     nn.Module: Holder(_parts),
 }
 

@@ -23,6 +23,9 @@ THRESHOLDS = {
     "clip_norm": "It is the norm each gradient is clipped to, e.g. 1.",
 }
 
+CLIPS = (1e-30, 1e30)
+"""Near the ends of float32 a clipped gradient may be rounded to twice its threshold, or overflow."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -126,7 +129,13 @@ class Mechanism(ABC):
 
     def __post_init__(self) -> None:
         for name in self.thresholds():
-            positive(name, getattr(self, name), THRESHOLDS[name])
+            clip = positive(name, getattr(self, name), THRESHOLDS[name])
+            if not (CLIPS[0] <= clip <= CLIPS[1] or math.isinf(clip)):
+                raise ConfigurationError(
+                    f"{name}={clip:g} is beyond what float32 gradients can be clipped to. Use a number from "
+                    f"{CLIPS[0]:g} to {CLIPS[1]:g}; scale the loss if its gradients are that small or large.",
+                    setting=name,
+                )
 
     @abstractmethod
     def release(self, noise_multiplier: float, *, k: int | None = None, num_parameters: int | None = None) -> Release:

@@ -119,7 +119,9 @@ def hashes_of(tensors: Mapping[str, Any]) -> dict[str, str]:
     """
     found = {}
     for name, tensor in tensors.items():
-        if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel() >= FEWEST_ELEMENTS:
+        if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:  # nothing trains sparse ones
+            continue
+        if tensor.is_floating_point() and tensor.numel() >= FEWEST_ELEMENTS:
             values = tensor.detach().to("cpu", torch.float32).reshape(-1).contiguous()
             if not _is_constant(values[:64]) or not _is_constant(values):  # the first few usually tell
                 found[name] = hashlib.blake2b(values.numpy().data, digest_size=16).hexdigest()

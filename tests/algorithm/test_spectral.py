@@ -225,10 +225,18 @@ def test_running_means_forget_and_a_checkpoint_continues():
         torch.testing.assert_close(a.scales, c.scales, rtol=1e-3, atol=1e-3)
 
 
-def test_rows_that_are_not_finite_do_not_reach_the_spectrum():
-    rows = anchors()
-    spoiled = torch.cat([rows, torch.full((1, P), torch.nan, dtype=torch.float64)])
-    basis = TrackedSpectrum(SHAPES, num_anchors=60, decay=0.0).at_step(0, lambda: spoiled.split(61))
-    assert all(bool(torch.isfinite(rotation.scales).all()) for rotation in basis.rotations)
+@pytest.mark.parametrize("value", [torch.nan, INF, 1e25, 3e38])
+def test_rows_that_are_not_finite_or_too_long_do_not_reach_the_spectrum(value):
+    rows = anchors(dtype=torch.float32)
+    spoiled = torch.cat([rows, torch.full((1, P), value)])
+    basis, expected = (
+        TrackedSpectrum(SHAPES, num_anchors=60, decay=0.0).at_step(0, lambda rows=rows: rows.split(61))
+        for rows in (spoiled, rows)
+    )
+    for one, other in zip(basis.rotations, expected.rotations, strict=True):
+        torch.testing.assert_close(one.scales, other.scales)
+
+
+def test_a_spectrum_of_another_module_does_not_fit():
     other = TrackedSpectrum({"other": torch.Size((3, 3))}, num_anchors=1)
     assert not other.fits(TrackedSpectrum(SHAPES, num_anchors=1).state_dict())

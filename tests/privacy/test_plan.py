@@ -1,11 +1,12 @@
 import json
 import math
+import re
 
 import pytest
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.plan import PrivacyPlan
-from lightning_gep.privacy.release import BGEP, GEP, GP
+from lightning_gep.privacy.release import BGEP, GEP, GP, Spectral
 
 GOOD = {
     "mechanism": GEP(1.0, 0.5),
@@ -53,6 +54,14 @@ def test_the_state_round_trips_through_json(mechanism):
 def test_bad_values_are_explained_before_anything_is_computed(change, message):
     with pytest.raises(ConfigurationError, match=message):
         plan(**change)
+
+
+@pytest.mark.parametrize("clip", [1e-45, 1e-31, 1e39])
+@pytest.mark.parametrize(("name", "mechanism"), [("clip_norm", GP), ("clip_norm", Spectral), ("clip_embedding", BGEP)])
+def test_thresholds_beyond_float32_are_refused(name, mechanism, clip):
+    """At 1e-45 a record moved the sum by two thresholds, at 1e39 to NaN."""
+    with pytest.raises(ConfigurationError, match=re.escape(f"{name}={clip:g} is beyond what float32")):
+        mechanism(**{name: clip})
 
 
 @pytest.mark.parametrize("clips", [(math.inf, 1.0), (1.0, math.inf), (math.inf, math.inf)])

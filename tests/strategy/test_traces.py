@@ -3,8 +3,12 @@
 Two fits differ in their private records alone: their weights do not move, so all that they leave has to be the same.
 """
 
+import weakref
+from array import array
 from typing import ClassVar
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
@@ -174,6 +178,137 @@ EXAMPLES = [
 def test_nothing_of_private_records_is_left(tmp_path, module, callbacks):
     one, other = (left_by(tmp_path / str(data), module, data, "auto", callbacks) for data in (1, 2))
     torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+class Holder:
+    """Something that can be referred to."""
+
+
+def noting_losses(training_step):
+    seen = []
+
+    def noting(self, batch, batch_idx):
+        loss = training_step(self, batch, batch_idx)
+        seen.append(float(loss))
+        return loss
+
+    noting.seen = seen
+    return noting
+
+
+class NotesLosses(Keeping):
+    training_step = noting_losses(Keeping.training_step)
+
+    class Last:
+        loss = 0.0
+
+    def note(self):
+        """A function with a variable."""
+
+
+def keeping_losses(keep, read, **held):
+    return NotesLosses(
+        lambda module, x, loss: keep(module, float(loss)),
+        save=lambda module, checkpoint: checkpoint.update(losses=read(module)),
+        **held,
+    )
+
+
+def in_a_decorator():
+    return keeping_losses(lambda module, loss: None, lambda module: list(module.training_step.seen))
+
+
+def in_a_variable_of_a_method():
+    return keeping_losses(
+        lambda module, loss: vars(NotesLosses.note).update(last=loss), lambda module: module.note.last
+    )
+
+
+def in_a_nested_class():
+    return keeping_losses(lambda module, loss: setattr(module.Last, "loss", loss), lambda module: NotesLosses.Last.loss)
+
+
+def in_a_class_that_is_held():
+    return keeping_losses(
+        lambda module, loss: setattr(module.kind, "loss", loss), lambda module: module.kind.loss, kind=Holder
+    )
+
+
+def in_an_array():
+    return keeping_losses(lambda module, loss: module.a.append(loss), lambda module: list(module.a), a=array("d"))
+
+
+def in_an_array_of_objects():
+    a = np.empty(1, dtype=object)
+    a[0] = []
+    return keeping_losses(lambda module, loss: module.a[0].append(loss), lambda module: list(module.a[0]), a=a)
+
+
+def under_a_weak_key():
+    return keeping_losses(
+        lambda module, loss: module.losses.update({module.hidden: loss}),
+        lambda module: list(module.losses.values()),
+        losses=WeakKeyDictionary(),
+    )
+
+
+REFERRED_TO = Holder()
+
+
+def behind_a_weak_reference():
+    return keeping_losses(
+        lambda module, loss: setattr(module.reference(), "loss", loss),
+        lambda module: module.reference().loss,
+        reference=weakref.ref(REFERRED_TO),
+    )
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(in_a_decorator, in_a_variable_of_a_method, in_a_nested_class, in_a_class_that_is_held),
+        *(in_an_array, in_an_array_of_objects, under_a_weak_key, behind_a_weak_reference),
+    ],
+    ids=lambda made: made.__name__,
+)
+def test_losses_of_private_records_stay_nowhere(tmp_path, module):
+    """In a loop `float(loss)` is the loss of a record."""
+    NotesLosses.training_step.seen.clear()
+    one = left_by(tmp_path / "1", module, 1, "loop")
+    NotesLosses.training_step.seen.clear()
+    other = left_by(tmp_path / "2", module, 2, "loop")
+    assert one["losses"] == other["losses"]
+
+
+def made_sparse(kind):
+    """A graph beside the weights."""
+    module = Keeping(lambda module, x, loss: None)
+    graph = torch.eye(FEATURES) + torch.eye(FEATURES).roll(1, 0)
+    module.held, graph = getattr(graph, kind)(), getattr(graph, kind)()
+    module.register_buffer("graph", graph)
+    return module
+
+
+@pytest.mark.parametrize("kind", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
+def test_sparse_tensors_are_compared_and_put_back(kind):
+    module = made_sparse(kind)
+    before = Snapshot(reachable(module))
+    values, copy = module.graph.values if kind != "to_sparse" else module.graph._values, module.graph.to_dense()
+    assert before.put_back() == []
+    values()[0] = 7.0
+    assert before.put_back() == ["graph"]
+    torch.testing.assert_close(module.graph.to_dense(), copy)
+    if kind == "to_sparse":  # others keep their number of values
+        module.graph.data = torch.eye(FEATURES).to_sparse()
+        assert before.put_back() == ["graph"]
+        torch.testing.assert_close(module.graph.to_dense(), copy)
+
+
+@pytest.mark.parametrize("kind", ["to_sparse", "to_sparse_csr"])
+def test_modules_with_sparse_tensors_train(tmp_path, kind):
+    fit = trainer(tmp_path, strategy(mechanism="gp"), max_epochs=1)
+    fit.fit(made_sparse(kind), loader())
+    assert fit.strategy.privacy.steps == 5
 
 
 class Collects(Classifier):
