@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import tempfile
 import time
 from collections import Counter
@@ -44,20 +45,28 @@ class Meter(Callback):
         """Begin after the first step."""
         if trainer.global_step == 1:
             reset_peak()
-            self.start, self.cpu_start, self.sent = time.perf_counter(), time.process_time(), sent(trainer)
+            self.start, self.cpu_start, self.sent = time.perf_counter(), processor_seconds(), sent(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write down what a step has taken."""
         steps = trainer.global_step - 1
         exchanged = {name: (count - self.sent[name]) / steps for name, count in sent(trainer).items()}
+        own, system = ((now - then) / steps for now, then in zip(processor_seconds(), self.cpu_start, strict=True))
         figures = {
             "seconds": (time.perf_counter() - self.start) / steps,
-            "cpu_seconds": (time.process_time() - self.cpu_start) / steps,
+            "own_seconds": own,
+            "system_seconds": system,
             "bytes": exchanged,
             "peak_mb": memory_mb("VmHWM"),
         }
         (self.directory / f"{trainer.global_rank}.json").write_text(json.dumps(figures))
         keep_to(set(self.cores))
+
+
+def processor_seconds() -> tuple[float, float]:
+    """Of this process, and of the system on its behalf, which clears the memory that it asks for."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime, used.ru_stime
 
 
 def keep_to(cores: set[int]) -> None:
@@ -100,13 +109,14 @@ def in_processes(contender: str, processes: int, setting: Setting, n: int) -> di
         records = setting.records(n * (STEPS[contender] + 2))
         trainer.fit(Classifier(setting.network()), DataLoader(records, batch_size=n // processes))
         ranks = [json.loads((Path(directory) / f"{rank}.json").read_text()) for rank in range(processes)]
-    most = {name: max(rank[name] for rank in ranks) for name in ("seconds", "cpu_seconds", "peak_mb")}
+    most = {name: max(rank[name] for rank in ranks) for name in ("seconds", "own_seconds", "system_seconds", "peak_mb")}
     return {**most, "bytes": ranks[0]["bytes"]}
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     """Markdown: a row for every contender and number of processes."""
-    head = ("", "processes", "s", "speed-up", "CPU s", "MB", "gradient, bytes", "basis, bytes", "of plain DDP")
+    exchanged = ("gradient, bytes", "basis, bytes", "of plain DDP")
+    head = ("", "processes", "s", "speed-up", "own CPU s", "system's", "MB", *exchanged)
     rows = []
     plain = next((found["bytes"] for found in results["plain"].values() if any(found["bytes"].values())), None)
     for contender, by_processes in results.items():
@@ -114,7 +124,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             gradient, basis = (found["bytes"].get(name, 0.0) for name in ("gradient", "basis"))
             ratio = f"{(gradient + basis) / plain['gradient']:.3f}" if plain and gradient else ""
             speed_up = next(iter(by_processes.values()))["seconds"] / found["seconds"]
-            times = (f"{found['seconds']:.2f}", f"{speed_up:.2f}", f"{found['cpu_seconds']:.2f}")
+            processor = (f"{found[name]:.2f}" for name in ("own_seconds", "system_seconds"))
+            times = (f"{found['seconds']:.2f}", f"{speed_up:.2f}", *processor)
             numbers = (f"{found['peak_mb']:.0f}", f"{gradient:_.0f}", f"{basis:_.0f}")
             rows.append([contender, processes, *times, *(number.replace("_", " ") for number in numbers), ratio])
     return "\n".join(markdown_table(head, rows))

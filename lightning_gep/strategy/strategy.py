@@ -29,6 +29,7 @@ from lightning_gep.strategy.refusals import (
     check_trainer,
     several_optimizers_refused,
 )
+from lightning_gep.strategy.requeue import RequeueSignal
 from lightning_gep.strategy.settings import (
     AccountantName,
     Auto,
@@ -177,6 +178,7 @@ class GEPStrategy(AccountedStrategy):
         self._batch: Any = None
         self._diagnostics: Diagnostics | None = None
         self._statistics = BatchStatistics()
+        self._requeue = RequeueSignal(None)
 
     def __repr__(self) -> str:
         return f"GEPStrategy(for lightning.pytorch.Trainer, not for pytorch_lightning.Trainer; {self.settings})"
@@ -203,6 +205,7 @@ class GEPStrategy(AccountedStrategy):
             self._held_out.add_validation(dataloader)
             return self.divided(dataloader, trainer)
         loader = check_loader(dataloader)
+        self._requeue = RequeueSignal(self.cluster_environment)
         self._held_out.set_training(trainer, loader.dataset)
         continued = self._continued()
         fit = prepare_fit(
@@ -255,6 +258,10 @@ class GEPStrategy(AccountedStrategy):
         self._check_weights()  # again, for the weights of the first step: hooks may have loaded some
         if self._card is not None:
             self._card.start()
+
+    @override
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self._requeue.answer(lambda arrived: self.reduce_boolean_decision(arrived, all=False))
 
     @override
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
