@@ -101,6 +101,14 @@ def time_first() -> nn.Sequential:
     return nn.Sequential(Apply(lambda x: x.transpose(0, 1)), nn.Linear(8, 8), Apply(lambda x: x.tanh().transpose(0, 1)))
 
 
+def layer_with_two_names() -> Classifier:
+    """As where a backbone is an attribute, and in a Sequential with its head."""
+    layer = nn.Linear(FEATURES, FEATURES)
+    module = Classifier(nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(FEATURES, CLASSES)))
+    module.backbone = layer
+    return module
+
+
 def branches(module: Any, batch: Any) -> Tensor:
     rows = [row * 2 if row.sum() > 0 else row for row in module(batch[0])]
     return F.cross_entropy(torch.stack(rows), batch[1])
@@ -294,6 +302,7 @@ ZOO: dict[str, Case] = {
     "frozen BatchNorm": Case(FrozenBatchNorm),
     "weight_norm": Case(lambda: Classifier(parametrizations.weight_norm(nn.Linear(FEATURES, CLASSES)))),
     "tied weights": Case(lambda: LanguageModel(nn.Tanh(), tied=True), text()),
+    "a layer with two names": Case(layer_with_two_names),
     "frozen parameters": Case(lambda: Steps(cross_entropy, lambda m: m.network[0].requires_grad_(False))),
     "unused parameters": Case(lambda: Steps(cross_entropy, lambda m: m.add_module("spare", nn.Linear(2, 2)))),
     "parameters on the LightningModule": Case(

@@ -83,15 +83,21 @@ class FunctionalGradients(Backend):
     def rows(self, batch: Any, out: Tensor) -> None:
         """The gradients of all records by one vectorised call."""
         leaves = self.leaves_of(batch)
-        parameters = {f"module.{name}": p.detach() for name, p in self.parameters().items()}
+        parameters = {name: p.detach() for name, p in self.parameters().items()}
 
         def loss_of_one(values: dict[str, Tensor], record: list[Tensor]) -> Tensor:
-            return scalar(functional_call(self._step, values, (replace_leaves(batch, record),)))
+            return self.loss_with(values, replace_leaves(batch, record))
 
         gradients_of_all = vmap(grad(loss_of_one), in_dims=(None, 0), randomness=self._randomness)
         with self.vectorisable():
-            gradients = gradients_of_all(parameters, leaves)
-        self.groups.flatten({name.removeprefix("module."): rows for name, rows in gradients.items()}, out)
+            self.groups.flatten(gradients_of_all(parameters, leaves), out)
+
+    def loss_with(self, values: dict[str, Tensor], batch: Any) -> Tensor:
+        """The loss with these values of parameters, wherever in the module tree they are used."""
+        # Torch's own tie_weights swaps twice where one layer has two names, and leaves the second value behind.
+        places = ((place, values.get(name)) for place, name in _places(self.module))
+        swapped = {f"module.{place}": value for place, value in places if value is not None}
+        return scalar(functional_call(self._step, swapped, (batch,), tie_weights=False))
 
     @contextmanager
     def vectorisable(self) -> Iterator[None]:
@@ -148,6 +154,14 @@ class _Step(nn.Module):
 
     def forward(self, batch: Any) -> Tensor:
         return self.loss_function(batch)
+
+
+def _places(module: nn.Module) -> Iterator[tuple[str, str]]:
+    """Every place in the module tree that holds a parameter, once, with the name of that parameter."""
+    names = {id(p): name for name, p in module.named_parameters()}
+    for path, part in module.named_modules():
+        for own, p in part.named_parameters(prefix=path, recurse=False, remove_duplicate=False):
+            yield own, names[id(p)]
 
 
 @contextmanager

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from lightning_gep.algorithm.linalg import row_norms
 from lightning_gep.algorithm.spectral import SEPARABLE_ABOVE
 from lightning_gep.gradients.batches import batch_size, padded, replace_leaves
 from lightning_gep.gradients.factors import ConvolutionFactor, EmbeddingFactor, Factor, FactoredGradients, LinearFactor
 from lightning_gep.gradients.functional import FunctionalGradients
-from lightning_gep.gradients.interface import GradientError, scalar
+from lightning_gep.gradients.interface import GradientError
 from lightning_gep.gradients.isolation import PublicTrial, close
 from lightning_gep.gradients.randomness import HostStates, random_state_kept
 from lightning_gep.gradients.state import untouched
@@ -83,7 +83,7 @@ class GhostGradients(FunctionalGradients):
 
         def loss_of_one(values: dict[str, Tensor], taps: Any, record: list[Tensor]) -> tuple[Tensor, Any]:
             with self._tapped(taps) as inputs:
-                loss = self._loss({**values, **constant}, batch, record)
+                loss = self.loss_with({**values, **constant}, replace_leaves(batch, record))
             if any(len(inputs.get(name, ())) != len(calls) for name, calls in taps.items()):
                 raise _OtherCallsError
             return loss, inputs
@@ -99,10 +99,6 @@ class GhostGradients(FunctionalGradients):
             factors[f"{name}.weight"] = kind(layer, pairs)
         rows = {name: _wide(own) for name, own in rows.items()}
         return FactoredGradients(self.groups, factors, rows, size, len(leaves[0]) - size, self.forms_rows)
-
-    def _loss(self, values: dict[str, Tensor], batch: Any, record: list[Tensor]) -> Tensor:
-        swapped = {f"module.{name}": value for name, value in values.items()}
-        return scalar(functional_call(self._step, swapped, (replace_leaves(batch, record),)))
 
     def _find_layers(self) -> Iterator[tuple[str, tuple[type[Factor], nn.Module]]]:
         """Layers whose weight is theirs alone and trained."""
@@ -121,7 +117,7 @@ class GhostGradients(FunctionalGradients):
 
             def outputs(record: list[Tensor]) -> Any:
                 with self._tapped(None) as found:
-                    self._loss(values, batch, record)
+                    self.loss_with(values, replace_leaves(batch, record))
                 return found
 
             with self.vectorisable(), torch.no_grad(), random_state_kept(self.module):

@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from lightning_gep.arguments import positive_integer
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, constants, joined, record_leaves, replace_leaves, take
+from lightning_gep.gradients.snapshot import same_value
 
 
 class PerPerson(Dataset[Any]):
@@ -97,7 +98,7 @@ class PerPerson(Dataset[Any]):
             raise ConfigurationError(
                 f"unit={self.unit!r} does not tell whose record {index} is ({type(error).__name__}). Give the key of "
                 "an entry with one plain value, or a function of the record that returns one."
-            ) from error
+            ) from None  # whose text may be a name
         # NaN and most objects equal nothing but themselves: each would be a person, and a person could have many.
         if not isinstance(person, str | bytes | int | float) or person != person:
             raise ConfigurationError(
@@ -123,10 +124,22 @@ class Persons:
             raise ConfigurationError(
                 "PerPerson needs batches of tensors. Turn other entries into numbers in the dataset."
             )
-        first, *others = ([str(value) for value in constants(batch)] for batch in self.batches)
-        if any(other != first for other in others):  # the first person's value would be used for all
+        first, *others = map(constants, self.batches)
+        if not all(same_value(other, first) for other in others):  # the first person's value would be used for all
             raise ConfigurationError("A collate function or hook adds a value that depends on the records of a batch.")
         return joined(self.batches, torch.stack)
+
+
+def check_not_inside(dataset: Any) -> None:
+    """Raises ConfigurationError for persons inside of another dataset, which may hold one of them twice."""
+    for part in dataset.datasets if isinstance(dataset, ConcatDataset) else [getattr(dataset, "dataset", None)]:
+        if isinstance(part, PerPerson):
+            raise ConfigurationError(
+                f"The training data is a {type(dataset).__name__} of PerPerson, in which a person could be twice. Put "
+                "PerPerson outside, as in PerPerson(Subset(records, indices), ...); split by person first."
+            )
+        if part is not None:
+            check_not_inside(part)
 
 
 def single_records(loader: DataLoader[Any]) -> Any:

@@ -36,7 +36,7 @@ from lightning_gep.strategy.internals import (
     train_loader_in_list,
 )
 from lightning_gep.strategy.overlap import check_no_repeats, length, share_records
-from lightning_gep.strategy.persons import PerPerson
+from lightning_gep.strategy.persons import PerPerson, check_not_inside
 
 SEVERAL_LOADERS = (
     "The training data comes from several loaders, or from a list or dict returned by train_dataloader(). Return one "
@@ -205,6 +205,8 @@ def check_loader(loader: Any) -> DataLoader[Any]:
             f"The train loader samples by {type(sampler).__name__}, which does not draw every record with the same "
             f"probability. Use {fix}, and put weights into the loss, as a factor per record."
         )
+    if not isinstance(loader.dataset, PerPerson):
+        check_not_inside(loader.dataset)
     check_no_repeats(loader.dataset)
     return loader
 

@@ -39,7 +39,9 @@ def fingerprint(module: nn.Module) -> Any:
 
 
 @every_backend
-@pytest.mark.parametrize("name", ["in-place ReLU", "tied weights", "frozen parameters", "nn.LSTM"])
+@pytest.mark.parametrize(
+    "name", ["in-place ReLU", "tied weights", "a layer with two names", "frozen parameters", "nn.LSTM"]
+)
 def test_the_module_is_left_as_it_was(backend: type[Backend], name: str) -> None:
     module, batch = ZOO[name].build()
     next(p for p in module.parameters() if p.requires_grad).grad = None

@@ -2,11 +2,12 @@
 
 import json
 import pickle
+import traceback
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from lightning_gep import ConfigurationError, PerPerson
 from lightning_gep.privacy import ledger
@@ -116,6 +117,30 @@ def test_whose_a_record_is_by_position_function_or_tensor():
 def test_a_record_of_nobody_is_refused(owner):
     with pytest.raises(ConfigurationError, match="user_id"):
         PerPerson([{"user_id": 1}, {"user_id": owner}], "user_id")
+
+
+def test_persons_inside_of_another_dataset_are_refused(tmp_path):
+    """A person in two parts of a ConcatDataset would count as two, on a card that names records."""
+    halves = [PerPerson(data, "user_id") for data in (records(), records(seed=2))]
+    for data in (ConcatDataset(halves), Subset(halves[0], [0, 1, 2]), Subset(ConcatDataset(halves), [0, 5, 9])):
+        run = trainer(tmp_path, strategy(mechanism="gp"))
+        with pytest.raises(ConfigurationError, match="in which a person could be twice"):
+            run.fit(OfPersons(), DataLoader(data, batch_size=2, shuffle=True))
+
+
+def test_a_name_that_an_error_tells_is_not_shown():
+    with pytest.raises(ConfigurationError, match=r"does not tell whose record 0 is \(KeyError\)") as raised:
+        PerPerson([{"name": " ".join(("John", "Smith"))}], unit=lambda record: {}[record["name"]])
+    assert "John Smith" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_constants_that_differ_among_persons_in_their_last_digits_are_refused():
+    """The first person's value would be used for all."""
+    batches = [{"x": torch.zeros(2, 1), "mean": torch.tensor(1 + step)} for step in (0.0, 1e-6)]
+    with pytest.raises(ConfigurationError, match="adds a value that depends on the records"):
+        Persons(batches).nested()
+    batches[1]["mean"] = batches[0]["mean"].clone()
+    assert Persons(batches).nested()["x"].shape == (2, 2, 1)
 
 
 def test_a_record_without_the_entry_is_refused():
