@@ -39,7 +39,7 @@ from lightning_gep.strategy.step import StepGradients
 from recipes.text.corpora import encoder_folder
 
 RESULTS = Path(__file__).parent / "results" / "lora.json"
-BATCH, LENGTH, WORDS, CLASSES = 64, 32, 30_000, 8
+BATCHES, LENGTH, WORDS, CLASSES = (32, 64), 32, 30_000, 8
 CPU = torch.device("cpu")
 
 
@@ -69,18 +69,18 @@ def processor_clock() -> Clock:
     return clock
 
 
-def make_batch(seed: int = 0) -> list[Tensor]:
+def make_batch(size: int, seed: int = 0) -> list[Tensor]:
     """Words at random, texts of half to the whole length."""
     generator = torch.Generator().manual_seed(seed)
-    words = torch.randint(1000, WORDS, (BATCH, LENGTH), generator=generator)
-    lengths = torch.randint(LENGTH // 2, LENGTH + 1, (BATCH, 1), generator=generator)
-    labels = torch.randint(CLASSES, (BATCH,), generator=generator)
+    words = torch.randint(1000, WORDS, (size, LENGTH), generator=generator)
+    lengths = torch.randint(LENGTH // 2, LENGTH + 1, (size, 1), generator=generator)
+    labels = torch.randint(CLASSES, (size,), generator=generator)
     return [words, (torch.arange(LENGTH) < lengths).long(), labels]
 
 
-def plain(steps: int) -> Measured:
+def plain(steps: int, size: int) -> Measured:
     """Without privacy."""
-    module, batch = Classifier().train(), make_batch()
+    module, batch = Classifier().train(), make_batch(size)
     optimizer, clock = module.configure_optimizers(), processor_clock()
     for _ in range(steps):
         optimizer.zero_grad()
@@ -90,29 +90,30 @@ def plain(steps: int) -> Measured:
     return clock.measured
 
 
-def private(steps: int, mechanism: str, kind: type[FunctionalGradients]) -> Measured:
+def private(steps: int, size: int, mechanism: str, kind: type[FunctionalGradients]) -> Measured:
     """The steps of GEPStrategy on a batch that is given, without the checks that it makes once an epoch."""
-    module, batch = Classifier().train(), make_batch()
+    module, batch = Classifier().train(), make_batch(size)
     optimizer, clock = module.configure_optimizers(), processor_clock()
     keep_freed_memory(CPU)
     groups = ParameterGroups.from_module(module)
     gradients = StepGradients(
-        module, Precision(), groups, microbatch=None, expected_records=BATCH, seed=None, rows_needed=False
+        module, Precision(), groups, microbatch=None, expected_records=size, seed=None, rows_needed=False
     )
     gradients.arguments = (0,)
     gradients.backend = backend = kind(module, gradients.loss, groups)
     backend.largest_chunk = largest_chunk(module, gradients.loss, batch, backend.held_per_record)
     subspace: Any = NoSubspace(groups.num_parameters, torch.zeros(0))
     if mechanism == "spectral":
-        subspace = TrackedSpectrum(groups.shapes, num_anchors=BATCH, decay=0.95, refresh_every=4)
+        subspace = TrackedSpectrum(groups.shapes, num_anchors=size, decay=0.95, refresh_every=4)
+    public = make_batch(size, seed=1)
     for step in range(steps):
         gradient, _ = gradient_embedding_perturbation(
-            lambda: gradients.sweep([make_batch(1)]),
+            lambda: gradients.sweep([public]),
             gradients.of_private(batch),
             subspace=subspace,
             release=make_mechanism(mechanism, clip_norm=1.0).release(1.0, num_parameters=groups.num_parameters),
             noise=make_noise("system"),
-            expected_batch_size=BATCH,
+            expected_batch_size=size,
             microbatch_size=gradients.microbatch,
             step=step,
             charge=lambda: None,
@@ -123,14 +124,14 @@ def private(steps: int, mechanism: str, kind: type[FunctionalGradients]) -> Meas
     return clock.measured
 
 
-def opacus(steps: int) -> Measured:
+def opacus(steps: int, size: int) -> Measured:
     """Opacus' ghost clipping, which runs the backward pass twice."""
-    module, batch = Classifier().train(), make_batch()
+    module, batch = Classifier().train(), make_batch(size)
     clock, (words, mask, labels) = processor_clock(), batch
     model, optimizer, loss, _ = PrivacyEngine().make_private(
         module=module.model,
         optimizer=module.configure_optimizers(),
-        data_loader=DataLoader(TensorDataset(*batch), batch_size=BATCH),
+        data_loader=DataLoader(TensorDataset(*batch), batch_size=size),
         criterion=nn.CrossEntropyLoss(),
         noise_multiplier=1.0,
         max_grad_norm=1.0,
@@ -145,26 +146,26 @@ def opacus(steps: int) -> Measured:
     return clock.measured
 
 
-CONTENDERS: dict[str, Callable[[int], Measured]] = {
+CONTENDERS: dict[str, Callable[[int, int], Measured]] = {
     "plain": plain,
     "Opacus, ghost": opacus,
-    "GP, ghost": lambda steps: private(steps, "gp", GhostGradients),
-    "GP, functional": lambda steps: private(steps, "gp", FunctionalGradients),
-    "spectral, ghost": lambda steps: private(steps, "spectral", GhostGradients),
+    "GP, ghost": lambda steps, size: private(steps, size, "gp", GhostGradients),
+    "GP, functional": lambda steps, size: private(steps, size, "gp", FunctionalGradients),
+    "spectral, ghost": lambda steps, size: private(steps, size, "spectral", GhostGradients),
 }
 
 
-def _measured(name: str, steps: int) -> Measured:
+def _measured(name: str, steps: int, size: int) -> Measured:
     with quietly_elsewhere():
-        return CONTENDERS[name](steps)
+        return CONTENDERS[name](steps, size)
 
 
-def measure(rounds: int, steps: int) -> Iterator[dict[str, dict[str, float]]]:
+def measure(rounds: int, steps: int, size: int) -> Iterator[dict[str, dict[str, float]]]:
     """Median seconds, multiples of plain and memory of each contender measured so far."""
     found: dict[str, list[Measured]] = {}
     for name in list(CONTENDERS) * rounds:
         with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-            found.setdefault(name, []).append(pool.submit(_measured, name, steps + 1).result())
+            found.setdefault(name, []).append(pool.submit(_measured, name, steps + 1, size).result())
         yield {name: _row(runs, found["plain"]) for name, runs in found.items()}
 
 
@@ -184,8 +185,10 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=4)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for rows in measure(options.rounds, options.steps):
-        found = {"batch": BATCH, "length": LENGTH, **vars(options), "rows": rows}
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    for name, row in rows.items():
-        print(f"| {name} | {row['seconds']:.2f} | {row['times_plain']:.2f} | {row['memory_mb']:.0f} |")
+    found: dict[str, Any] = {"length": LENGTH, **vars(options), "batches": {}}
+    for size in BATCHES:
+        for rows in measure(options.rounds, options.steps, size):
+            found["batches"][size] = rows
+            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        for name, row in rows.items():
+            print(f"| {size} | {name} | {row['seconds']:.2f} | {row['times_plain']:.2f} | {row['memory_mb']:.0f} |")

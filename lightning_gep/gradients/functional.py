@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
@@ -21,6 +21,7 @@ from lightning_gep.gradients.isolation import PublicTrial, disagreement
 from lightning_gep.gradients.snapshot import Snapshot
 
 KERNELS = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+NORMS = {"group_norm", "layer_norm", "batch_norm", "instance_norm"}
 VALUES = {"item", "__float__"}
 STAND_IN = 1.0
 """What `.item()` and `float()` return for a tensor with a value for every record; log, exp and division take it."""
@@ -52,6 +53,9 @@ class Vectorising(TorchFunctionMode):
                 return function(inputs, _for_each_record(state, inputs), *rest, **kwargs)
         if name == "scaled_dot_product_attention" and torch.is_autocast_enabled(args[0].device.type):
             return _attention_in_one_dtype(function, args, kwargs)
+        if name in NORMS and torch.is_autocast_enabled(args[0].device.type):
+            # Their kernels on CPUs cannot be vectorised with weights of another dtype; on GPUs autocast does the same.
+            return function(args[0].to(torch.promote_types(args[0].dtype, torch.float32)), *args[1:], **kwargs)
         try:
             return function(*args, **kwargs)
         except RuntimeError as error:
@@ -85,10 +89,12 @@ class FunctionalGradients(Backend):
         leaves = self.leaves_of(batch)
         parameters = {name: p.detach() for name, p in self.parameters().items()}
 
-        def loss_of_one(values: dict[str, Tensor], record: list[Tensor]) -> Tensor:
-            return self.loss_with(values, replace_leaves(batch, record))
+        def gradient_of_one(values: dict[str, Tensor], record: list[Tensor]) -> dict[str, Tensor]:
+            one = replace_leaves(batch, record)
+            (gradient,) = differentiated(vjp(lambda own: self.loss_with(own, one), values))
+            return gradient
 
-        gradients_of_all = vmap(grad(loss_of_one), in_dims=(None, 0), randomness=self._randomness)
+        gradients_of_all = vmap(gradient_of_one, in_dims=(None, 0), randomness=self._randomness)
         with self.vectorisable():
             self.groups.flatten(gradients_of_all(parameters, leaves), out)
 
@@ -142,6 +148,15 @@ class FunctionalGradients(Backend):
             if disagreement(found, expected, trial.groups, trial.tolerance):
                 return "cannot be used: training_step decides something by the value of a tensor (.item() or float())"
         return None
+
+
+def differentiated(loss_and_backward: Any) -> Any:
+    """The gradients that belong to the first two results of `vjp`.
+
+    `torch.func.grad` could be differentiated again, and to that end keeps all that the backward pass computes.
+    """
+    loss, backward, *_ = loss_and_backward
+    return backward(torch.ones_like(loss), retain_graph=False, create_graph=False)
 
 
 class _Step(nn.Module):

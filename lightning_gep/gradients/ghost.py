@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch.func import vjp, vmap
 
 from lightning_gep.algorithm.linalg import row_norms
 from lightning_gep.algorithm.spectral import SEPARABLE_ABOVE
 from lightning_gep.gradients.batches import batch_size, padded, replace_leaves
 from lightning_gep.gradients.factors import ConvolutionFactor, EmbeddingFactor, Factor, FactoredGradients, LinearFactor
-from lightning_gep.gradients.functional import FunctionalGradients
+from lightning_gep.gradients.functional import FunctionalGradients, differentiated
 from lightning_gep.gradients.interface import GradientError
 from lightning_gep.gradients.isolation import PublicTrial, close
 from lightning_gep.gradients.randomness import HostStates, random_state_kept
@@ -88,10 +88,14 @@ class GhostGradients(FunctionalGradients):
                 raise _OtherCallsError
             return loss, inputs
 
+        def gradients_of_one(values: dict[str, Tensor], taps: Any, record: list[Tensor]) -> Any:
+            found = vjp(lambda *own: loss_of_one(*own, record), values, taps, has_aux=True)
+            return *differentiated(found), found[2]
+
         kept = {name: value for name, value in everything.items() if name not in own}
         with self.vectorisable():
-            of_all = vmap(grad(loss_of_one, argnums=(0, 1), has_aux=True), (None, None, 0), randomness=self._randomness)
-            (rows, outputs), inputs = of_all(kept, taps, leaves)
+            of_all = vmap(gradients_of_one, (None, None, 0), randomness=self._randomness)
+            rows, outputs, inputs = of_all(kept, taps, leaves)
         factors = {}
         for name, calls in inputs.items():
             kind, layer = self._layers[name]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torchmetrics import Accuracy, MeanMetric, MeanSquaredError, MetricCollection, Precision
 
@@ -90,3 +90,26 @@ def test_numbers_that_fill_a_tensor_in_place_are_drawn_for_each_record():
     backend = choose(module, "functional", (x, y))
     kept = backend((x[:1].repeat(64, 1), y[:1].repeat(64))).norm(dim=1) > 0
     assert 12 <= int(kept.sum()) <= 52, "within five standard deviations of a half"
+
+
+NORMS = {
+    "LayerNorm": lambda: nn.LayerNorm(6),
+    "GroupNorm": lambda: nn.GroupNorm(2, 4),
+    "InstanceNorm": lambda: nn.InstanceNorm1d(4, affine=True),
+    "BatchNorm": lambda: nn.BatchNorm1d(4).eval(),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_norms_after_layers_in_bfloat16_are_vectorised(norm):
+    network = nn.Sequential(nn.Conv1d(2, 4, 3), NORMS[norm](), nn.Flatten(), nn.Linear(24, CLASSES))
+    batch = torch.randn(5, 2, 8), torch.randint(CLASSES, (5,))
+
+    def loss(batch: Any) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.cross_entropy(network(batch[0]), batch[1])
+
+    kinds = FunctionalGradients, LoopGradients
+    found, expected = (kind(network, loss, ParameterGroups.from_module(network))(batch) for kind in kinds)
+    assert found.dtype == torch.float32
+    assert (found - expected).norm(dim=1).max() <= 3e-2 * expected.norm(dim=1).max()
