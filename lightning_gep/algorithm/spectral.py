@@ -384,7 +384,7 @@ def turned_from_the_left(tensors: Tensor, basis: Tensor | None) -> Tensor:
 
 
 def _by_convolution(tensors: Tensor, side: int, positions: int) -> bool:
-    fast = tensors.device.type == "cpu" and tensors.dtype == torch.float32 and torch.backends.mkldnn.enabled
+    fast = tensors.device.type == "cpu" and tensors.dtype == torch.float32 and bool(torch.backends.mkldnn.enabled)
     return fast and side >= LONG_SIDE and positions in POSITIONS
 
 

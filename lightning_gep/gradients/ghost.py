@@ -89,7 +89,7 @@ class GhostGradients(FunctionalGradients):
             return loss, inputs
 
         def gradients_of_one(values: dict[str, Tensor], taps: Any, record: list[Tensor]) -> Any:
-            found = vjp(lambda *own: loss_of_one(*own, record), values, taps, has_aux=True)
+            found: Any = vjp(lambda values, taps: loss_of_one(values, taps, record), values, taps, has_aux=True)
             return *differentiated(found), found[2]
 
         kept = {name: value for name, value in everything.items() if name not in own}

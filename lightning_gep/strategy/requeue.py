@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.plugins.environments import SLURMEnvironment  # type: ignore[attr-defined]
 
 from lightning_gep.gradients.snapshot import package
 
