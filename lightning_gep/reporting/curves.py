@@ -15,7 +15,7 @@ POINTS, ROWS = 100, 15
 MAX_SINGLE_RUNS = 10
 """Up to this many runs get a curve each; more are averaged."""
 
-LEARNING_HINT = "Learning curves need val/accuracy: log it in validation_step, and write a table with logger=csv."
+LEARNING_HINT = "Learning curves need val/accuracy: log it in validation_step, with logger=csv (or CSVLogger)."
 SPENDING_HINT = (
     "ε over training needs privacy/epsilon: keep the PrivacyMonitor callback, and write a table with logger=csv."
 )
