@@ -24,7 +24,7 @@ def blocks(page, kind):
     return re.findall(rf"^```{kind}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
-LINES = [line for page in PAGES for text in blocks(page, "bash") for line in text.splitlines()]
+LINES = [line for page in PAGES for text in blocks(page, "bash") for line in text.replace("\\\n ", "").splitlines()]
 INSTALLS, COMMANDS = ([line for line in LINES if line.startswith("pip ") is pip] for pip in (True, False))
 
 

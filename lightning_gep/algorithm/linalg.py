@@ -64,17 +64,22 @@ def orthonormalise(rows: Tensor) -> tuple[Tensor, float]:
     Basis vectors are ordered by decreasing energy. Directions below the input's rounding noise (4 eps of the largest
     singular value) are dropped, so duplicates, zeros and low rank give fewer rows. Rows must be finite, at any scale.
     """
-    return polish(nearly_orthonormal(rescaled(rows, scale_of(rows))))
+    return leading(rows, len(rows))
 
 
-def nearly_orthonormal(rows: Tensor) -> Tensor:
-    """The basis of `orthonormalise` before polishing: small directions may still be off by rounding."""
+def leading(rows: Tensor, most: int) -> tuple[Tensor, float]:
+    """The first `most` basis vectors of `orthonormalise`, or all if there are fewer, and their defect."""
+    return polish(nearly_orthonormal(rescaled(rows, scale_of(rows)), most))
+
+
+def nearly_orthonormal(rows: Tensor, most: int | None = None) -> Tensor:
+    """The basis of `leading` before polishing: small directions may still be off by rounding."""
     if rows.shape[0] == 0:
         return rows
     energies, vectors = torch.linalg.eigh(gram(rows))
     resolution = max((4 * torch.finfo(rows.dtype).eps) ** 2, 8 * rows.shape[0] * torch.finfo(torch.float64).eps)
     kept = energies > resolution * energies[-1].clamp(min=torch.finfo(torch.float64).tiny)
-    whitening = (vectors[:, kept] / energies[kept].sqrt()).T.flip(0)
+    whitening = (vectors[:, kept] / energies[kept].sqrt()).T.flip(0)[:most]
     return whitening.to(rows.dtype) @ rows
 
 

@@ -102,7 +102,7 @@ class PrivacyAccount:
             raise BudgetExhaustedError(
                 f"The budget is used up: after {self.steps} steps ε is {spent}, and another step would exceed "
                 f"the target of {self.plan.target_epsilon:g}. Stop here, or continue from a checkpoint with a larger "
-                "epsilon."
+                "epsilon. The callback PrivacyBudget() ends a run here without this error."
             )
         if self.ledger is not None:
             self.ledger.record(self.plan.event, self.steps)

@@ -9,7 +9,15 @@ from scipy.optimize import brentq
 
 from lightning_gep.arguments import finite_positive, positive_integer
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.accounting import SampledGaussian, check_delta, make_accountant
+from lightning_gep.privacy.accounting import (
+    WHOLE_ORDERS,
+    History,
+    SampledGaussian,
+    by_rdp,
+    check_delta,
+    make_accountant,
+    roughly_by_pld,
+)
 from lightning_gep.privacy.accounting import epsilon as epsilon_of
 from lightning_gep.privacy.release import GEP, Clipping, Release, Split, make_mechanism
 
@@ -129,24 +137,35 @@ def noise_multiplier_for(
 ) -> tuple[float, float]:
     """The least σ of a step whose ε after `steps` steps is at or below `epsilon`, and that ε.
 
-    RDP is fast and never below the tight accountants, so its σ is an upper bound for theirs.
+    RDP is fast and never below the tight accountants, so its σ is an upper bound for theirs. PLD is searched on a
+    coarse grid, and only what is found there is looked at closely.
     """
     finite_positive("epsilon", epsilon, "Give the privacy budget, e.g. 8.0.")
     check_delta(delta)
     positive_integer("steps", steps, "It is the number of optimizer steps of the whole run.")
     make_accountant(accountant)
 
-    def epsilon_by(name: str) -> Callable[[float], float]:
-        return lambda sigma: epsilon_of([(SampledGaussian(sample_rate, sigma), steps)], delta, name)
+    def run(sigma: float) -> History:
+        return [(SampledGaussian(sample_rate, sigma), steps)]
 
-    if epsilon_by("rdp")(LARGEST_NOISE) > epsilon:
+    def exact(sigma: float) -> float:
+        return epsilon_of(run(sigma), delta, accountant)
+
+    def by_bound(sigma: float) -> float:
+        return exact(sigma) if accountant == "rdp" else by_rdp(run(sigma), delta, WHOLE_ORDERS)
+
+    if by_rdp(run(LARGEST_NOISE), delta) > epsilon:
         raise ConfigurationError(
             f"epsilon={epsilon} with delta={delta} over {steps} steps at sampling rate {sample_rate:.3g} cannot be "
             f"reached with a noise multiplier up to {LARGEST_NOISE:.0f}. Raise epsilon or delta, or train less.",
             setting="epsilon",
         )
-    found = _least_noise(epsilon_by("rdp"), epsilon, LARGEST_NOISE, nearest=SMALLEST_NOISE / LARGEST_NOISE)
-    return found if accountant == "rdp" else _least_noise(epsilon_by(accountant), epsilon, found[0], nearest=0.87)
+    found = _least_noise(by_bound, epsilon, LARGEST_NOISE, nearest=SMALLEST_NOISE / LARGEST_NOISE)
+    if accountant == "pld":
+        rough, _ = _least_noise(lambda s: roughly_by_pld(run(s), delta, epsilon), epsilon, found[0], nearest=0.87)
+        if epsilon * (1 - 2 * TOLERANCE) <= exact(rough) <= epsilon:
+            return rough, exact(rough)
+    return found if accountant == "rdp" else _least_noise(exact, epsilon, found[0], nearest=0.87)
 
 
 def check_one_target(epsilon: float | None, noise_multiplier: float | None) -> None:
@@ -166,7 +185,8 @@ def _least_noise(
 
     ln ε is almost linear in ln σ, so Brent's method there needs few queries; `nearest` is how much smaller than
     `largest` a first lower bracket is. Any ε within the tolerance counts as a root. Only pairs that were computed and
-    are at or below the target are returned, so a search cut short costs noise, never privacy.
+    are at or below the target are returned (or `largest`, if there is none), so a search cut short costs noise, never
+    privacy.
     """
     tried: dict[float, float] = {}
 
@@ -183,4 +203,4 @@ def _least_noise(
         bottom = max(lowest, 2 * bottom)
     if gap(bottom) > 0 > gap(0.0):
         brentq(gap, bottom, 0.0, xtol=TOLERANCE / 10, maxiter=30, disp=False)
-    return min((sigma, value) for sigma, value in tried.items() if value <= target)
+    return min(((s, value) for s, value in tried.items() if value <= target), default=(largest, epsilon_of(largest)))

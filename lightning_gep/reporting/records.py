@@ -142,7 +142,8 @@ def keep_earlier_metrics(directory: Path) -> None:
 def read_metrics(directory: Path) -> list[Row]:
     """Everything logged, by step. Steps lost in a crash and repeated count as last repeated."""
     rows: list[Row] = []
-    for path in metrics_files(directory):
+    own_trainer = directory / "metrics.csv"  # by Lightning's CSVLogger, without gep-train
+    for path in [*metrics_files(directory), *([own_trainer] if own_trainer.exists() else [])]:
         with path.open(newline="") as file:
             newer = [row for line in csv.DictReader(file) if (row := _numbers(line)) and "step" in row]
         if newer:

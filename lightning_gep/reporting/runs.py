@@ -101,7 +101,7 @@ def load(directory: Path) -> Collection:
     reader = _Reader(directory)
     runs = list(reader.runs.values())
     if not any(run.readable for run in runs):
-        nothing = f"There is no {RUN_FILE} in or below {directory}. Pass the directory of a run or a sweep."
+        nothing = f"There is no {RUN_FILE} or {CARD_FILE} in or below {directory}. Pass the directory of some run."
         raise ConfigurationError(next(iter(reader.warnings), nothing))
     named = [sweep.name for sweep in reader.sweeps] or [run.job for run in runs]
     title = named[0] if len(named) == 1 and named[0] else directory.resolve().name
@@ -121,6 +121,8 @@ class _Reader:
                 self._try(directory / SWEEP_FILE, lambda: self._sweep(directory))  # noqa: B023  # called now
             if (directory / RUN_FILE).exists():
                 self._run(directory)
+            else:
+                self._cards_alone(directory)
 
     def _sweep(self, directory: Path) -> None:
         record = SweepRecord(**read_json(directory / SWEEP_FILE))
@@ -142,6 +144,27 @@ class _Reader:
             )
             self.runs[directory] = found or Run(name, "unreadable", place, error=self.warnings[-1])
         return self.runs[directory]
+
+    def _cards_alone(self, directory: Path) -> None:
+        """Runs of a Trainer of one's own, which leaves privacy cards and, with Lightning's CSVLogger, a table.
+
+        A run that was resumed in another directory has a card in both; the one that counts more steps is the newer.
+        """
+        owner = directory.parent if directory.name in ("checkpoints", "privacy") else directory
+        place = Path(os.path.relpath(owner, self.root)).as_posix()
+        for path in sorted(directory.glob(f"{Path(CARD_FILE).stem}*.json")):
+            card = self._card(path)
+            if card is None or card.get("kind") != "run":  # or of a sweep
+                continue
+            run_id = str(card.get("run_id"))
+            newest = path.name == CARD_FILE
+            rows = self._try(owner, lambda: read_metrics(owner)) or [] if newest else []
+            name = owner.resolve().name if place in (".", "..") else place
+            name = name if newest else f"{name} ({run_id[:8]})"
+            run = self._try(path, lambda: run_of(_record_of(card, name), place, rows, card))  # noqa: B023  # called now
+            same = [key for key, other in self.runs.items() if inner(other.card, "run_id") == run_id]
+            if run is not None and all((self.runs[key].step or 0) < (run.step or 0) for key in same):
+                self.runs = {key: other for key, other in self.runs.items() if key not in same} | {path: run}
 
     def _card(self, path: Path) -> Card | None:
         return self._try(path, lambda: dict(read_json(path))) if path.exists() else None
@@ -188,13 +211,28 @@ def run_of(
         delta=number(privacy.get("delta") if privacy else inner(config, "privacy", "delta")),
         private=None if private is None else bool(private),
         noise_multiplier=number(privacy.get("noise_multiplier")),
-        step=None if record.status == "waiting" else record.step,
+        step=None if record.status == "waiting" else record.step or 0,
         planned_steps=record.planned_steps or privacy.get("planned_steps"),
-        seconds=number(record.seconds),
+        seconds=number(record.seconds) or None,
         metrics={name: value for name, value in metrics.items() if value is not None and math.isfinite(value)},
         rows=list(rows),
         card=card,
         error=None if record.error is None else str(record.error),
+    )
+
+
+def _record_of(card: Card, name: str) -> RunRecord:
+    """What a privacy card alone tells of its run."""
+    guarantee, mechanism, steps = (inner(card, key) or {} for key in ("guarantee", "mechanism", "steps"))
+    spent = inner(guarantee, "epsilon_spent", guarantee.get("accountant"))
+    status: Any = {"training": "running", "stopped": "interrupted"}.get(card.get("status", ""), "finished")
+    return RunRecord(
+        name,
+        status,
+        config={"mechanism": {"mechanism": mechanism.get("name")}},
+        step=steps.get("counted"),
+        planned_steps=steps.get("planned"),
+        privacy={**guarantee, "epsilon": spent, "noise_multiplier": mechanism.get("noise_multiplier")},
     )
 
 

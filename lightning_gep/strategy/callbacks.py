@@ -98,6 +98,8 @@ class PrivacyBudget(Callback):
         _, account = _private_run(trainer, self)
         if not account.allows_another_step(self.epsilon) and not trainer.should_stop:
             trainer.should_stop = True
+            if trainer.global_step == account.plan.planned_steps:
+                return  # the end of training as planned
             spent = shown_epsilon(account.accounted_epsilon())
             rank_zero_info(f"Privacy budget used up after {account.steps} steps, ε = {spent}: stopping.")
 

@@ -1,6 +1,7 @@
 """A Lightning strategy base that tracks, through every call, the weights of modules and what they have cost."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -12,6 +13,7 @@ from typing_extensions import override
 
 from lightning_gep.errors import ConfigurationError, LedgerError
 from lightning_gep.privacy.account import PrivacyAccount
+from lightning_gep.privacy.ledger import read_or_none
 from lightning_gep.strategy.fit import Fit
 from lightning_gep.strategy.origins import (
     UNKNOWN,
@@ -172,6 +174,7 @@ class AccountedStrategy(ProcessStrategy):
         """A new ledger for a new run; for a continued one its own, whose count is used if it is larger."""
         own = self._ledger_folder / f"{account.run_id}.ledger"
         if continued is None or continued.state is None:
+            _warn_of_unfinished(self._ledger_folder)
             account.open_ledger(own)
             return
         found = next((place for place in _places(own, continued.state, self._checkpoint) if place.exists()), None)
@@ -268,6 +271,21 @@ class AccountedStrategy(ProcessStrategy):
 def without_basis(saved: dict[str, Any]) -> dict[str, Any]:
     """A privacy state without what may be large and can be computed again: its basis, and a running mean."""
     return {**saved, "subspace": None, "residual_memory": None}
+
+
+def _warn_of_unfinished(folder: Path) -> None:
+    """A warning if the newest run in a folder could be continued: to start anew instead costs its ε once more."""
+    newest = max(folder.glob("*.ledger"), key=lambda path: path.stat().st_mtime, default=None)
+    content = None
+    with suppress(LedgerError):  # of a damaged ledger, which is not this run's
+        content = None if newest is None else read_or_none(newest)
+    planned = None if content is None else content.parameters.get("plan", {}).get("planned_steps")
+    if content is not None and planned is not None and 0 < content.count < planned:
+        rank_zero_warn(
+            f"The last run in {folder} made {content.count} of {planned} steps, and this fit starts anew. If both "
+            "train on the same records, their ε adds up. To continue that run, pass the path of its checkpoint as "
+            "ckpt_path; 'last' finds only what ModelCheckpoint(save_last=True) has saved."
+        )
 
 
 def _places(own: Path, saved: dict[str, Any], checkpoint: Path | None) -> list[Path]:

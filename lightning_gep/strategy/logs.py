@@ -159,17 +159,18 @@ def announce(settings: PrivacySettings, fit: "Fit", card: Path | None) -> None:
     plan = fit.account.plan
     parts = (("embedding", plan.release.embedding), ("residual", plan.release.residual))
     clips = "; ".join(
-        f"{name if plan.release.embedding else 'gradient'}: clip {p.clip:g}, σ {p.sigma:.4g}"
+        f"{name if plan.release.embedding else 'gradient'} to {p.clip:g}, noise σ {p.sigma:.4g}"
         for name, p in parts
         if p is not None
     )
     private = fit.account.private and plan.event.noise_multiplier > 0
     lines = {
         "guarantee": _guarantee(plan) if private else "NOT private",
-        "mechanism": f"{settings.mechanism}; noise multiplier {plan.event.noise_multiplier:.4g}; {clips}"
-        + _k(settings, fit),
+        "mechanism": f"{settings.mechanism}; noise multiplier {plan.event.noise_multiplier:.4g}" + _k(settings, fit),
+        "clipping": clips,
         "sampling": f"each {plan.unit} with probability {plan.sample_rate:.4g} in each of {_steps(plan)} steps",
-        "gradients": f"{fit.gradients.backend.reason}; {_memory(fit)}",
+        "gradients": fit.gradients.backend.reason,
+        "memory": _memory(fit),
         "step": "" if fit.step_cost is None else fit.step_cost.in_words(fit.chosen.k, fit.cost),
         "not logged": "" if settings.log_nonprivate else ", ".join(fit.logged),
         "kept": _kept(fit),
@@ -202,11 +203,12 @@ def _memory(fit: "Fit") -> str:
     """What privacy adds to the memory of training, and to what processes send."""
     gradients, release, world = fit.gradients, fit.account.plan.release, fit.sampler.world_size
     groups, k = gradients.groups, 0 if release.embedding is None else fit.chosen.k
+    blocks = f"{len(groups.sizes)} group{'s' * (len(groups.sizes) > 1)}"
     rows = 4 * gradients.microbatch * gradients.backend.held_per_record
-    basis = f"basis {_megabytes(4 * basis_numbers(k, groups.sizes))} in {len(groups.sizes)} groups; " if k else ""
+    basis = f"basis {_megabytes(4 * basis_numbers(k, groups.sizes))} in {blocks}; " if k else ""
     sent = released_bytes(release, (k, groups.num_parameters), fit.account.plan.expected_batch_size)
     reduced = f"; {_megabytes(sent)} all-reduced a step" if world > 1 else ""
-    held = f"{_megabytes(rows)} of gradients for {gradients.microbatch} {fit.account.plan.counted} at a time"
+    held = f"{_megabytes(rows)} of gradients ({gradients.microbatch} {fit.account.plan.counted} at a time)"
     return f"{groups.num_parameters:,} parameters; {basis}{held}{reduced}"
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lightning_gep.algorithm import thresholds
 from lightning_gep.algorithm.thresholds import (
     LARGEST_BASIS,
     basis_numbers,
@@ -15,6 +16,13 @@ from lightning_gep.strategy.strategy import GEPStrategy
 from tests.reference import orthonormal_rows
 
 SIZES = (150, 250)
+
+
+@pytest.fixture(autouse=True, params=["held", "one microbatch after the other"])
+def both_ways(request, monkeypatch):
+    """The principal components of a few anchors are computed at once, those of many as they come."""
+    if request.param != "held":
+        monkeypatch.setattr(thresholds, "HELD", 0)
 
 
 def gradients(count, directions, inside, outside):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from lightning_gep.cli.init import main
+from lightning_gep.reporting.runs import load
 
 
 @pytest.mark.slow
@@ -15,11 +16,16 @@ def test_the_project_passes_its_own_test(tmp_path, capsys):
     main([str(tmp_path / "project")])
     assert "python train.py" in capsys.readouterr().out
     project = tmp_path / "project"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", "."]
+    options = ["-p", "no:cacheprovider", "--rootdir", ".", "--basetemp", str(tmp_path / "trained")]
+    command = [sys.executable, "-m", "pytest", "-q", *options, "."]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+    run = load(tmp_path / "trained").single
+    assert run.finished
+    assert 0 < run.epsilon <= 8.0, "gep-report reads what the project leaves behind"
+    assert 0 <= run.newest("test/accuracy") <= 1
     assert {path.name for path in project.glob("*.*")} == {
         "config.yaml", "data.py", "module.py", "test_project.py", "train.py"
     }  # fmt: skip

@@ -12,10 +12,13 @@ from scipy.optimize import brentq
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.accounting import (
+    WHOLE_ORDERS,
     EpsilonCurve,
     SampledGaussian,
+    by_rdp,
     check_delta,
     epsilon,
+    roughly_by_pld,
 )
 from lightning_gep.privacy.calibration import calibrate
 from lightning_gep.privacy.plan import PrivacyPlan
@@ -159,6 +162,21 @@ def test_the_limits():
     assert epsilon([], 1e-5) == epsilon([(some, 0)], 1e-5) == 0.0
     assert epsilon([(silent, 1), (some, 5)], 1e-5) == math.inf
     assert 50 < epsilon([(SampledGaussian(0.5, 0.1), 1000)], 1e-5) < math.inf
+
+
+@pytest.mark.parametrize(("q", "sigma", "steps"), [(0.01, 1.0, 1000), (0.4, 2.5, 90), (1.0, 20.0, 50)])
+def test_what_a_search_asks_first_is_never_too_small_and_close(q, sigma, steps):
+    history = [(SampledGaussian(q, sigma), steps)]
+    exact = epsilon(history, 1e-5)
+    assert exact <= roughly_by_pld(history, 1e-5, near=exact) <= 1.0005 * exact
+    loose = by_rdp(history, 1e-5)
+    assert loose <= by_rdp(history, 1e-5, WHOLE_ORDERS) <= 1.1 * loose
+    assert roughly_by_pld(history, 1e-12, near=exact) == by_rdp(history, 1e-12)
+
+
+def test_orders_whose_series_does_not_converge_are_left_out_without_a_warning_each(caplog):
+    assert 2 < epsilon([(SampledGaussian(0.49, 3.0), 10)], 1e-5, "rdp") < 3
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ import math
 import pytest
 
 from lightning_gep.errors import ConfigurationError
+from lightning_gep.privacy.files import write_json
 from lightning_gep.reporting.records import locked
 from lightning_gep.reporting.runs import data_name, load
+from tests.cards import a_card
 from tests.synthetic_runs import write_run, write_sweep
 
 
@@ -77,6 +79,35 @@ def test_directories_without_runs(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ConfigurationError, match=r"run\.json cannot be read"):
         load(tmp_path)
+
+
+def test_a_card_alone_is_a_run_of_ones_own_trainer(tmp_path):
+    card = a_card(steps=30)
+    write_json(tmp_path / "logs/version_0/checkpoints/privacy_card.json", card)
+    (tmp_path / "logs/version_0/metrics.csv").write_text("step,test/accuracy\n29,0.75\n")
+    run = load(tmp_path).single
+    assert (run.job, run.status, run.step, run.mechanism) == ("logs/version_0", "finished", 30, "gep")
+    assert run.epsilon == card["guarantee"]["epsilon_spent"]["rdp"]
+    assert (run.delta, run.k, run.seconds) == (card["guarantee"]["delta"], card["mechanism"]["k"], None)
+    assert run.newest("test/accuracy") == 0.75
+    assert load(tmp_path / "logs/version_0/checkpoints").single.job == "version_0", "also from within"
+
+
+def test_cards_set_aside_are_runs_and_a_resumed_run_is_one(tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    write_json(checkpoints / "privacy_card-bbbbbbbb.json", a_card("b" * 32, "training", steps=10))
+    write_json(checkpoints / "privacy_card.json", a_card("a" * 32, "stopped", steps=20))
+    write_json(tmp_path / "resumed" / "privacy_card.json", a_card("a" * 32, "finished", steps=30))
+    (tmp_path / "resumed" / "privacy_card-damaged.json").write_text("{")
+    collection = load(tmp_path)
+    found = {(run.job, run.status, run.step) for run in collection.runs}
+    assert found == {(f"{tmp_path.name} (bbbbbbbb)", "running", 10), ("resumed", "finished", 30)}
+    assert "privacy_card-damaged.json cannot be read" in collection.warnings[0]
+
+
+def test_cards_within_recorded_runs_and_sweeps_are_not_runs_of_their_own(tmp_path):
+    jobs = write_sweep(tmp_path, seeds=(0,), epsilons=(2.0,))
+    assert [run.job for run in load(tmp_path).runs] == jobs
 
 
 def test_a_seeded_run_is_not_private_whatever_its_noise(tmp_path):

@@ -1,10 +1,11 @@
 """Checkpoints, resumes and kills: the count never falls, the draws never repeat, the seeded run repeats exactly."""
 
+import warnings
 from contextlib import nullcontext
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import OnExceptionCheckpoint
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint, OnExceptionCheckpoint
 
 from lightning_gep.errors import BudgetExhaustedError, ConfigurationError, LedgerError
 from lightning_gep.privacy.accounting import epsilon
@@ -66,6 +67,23 @@ def test_steps_lost_in_a_crash_are_counted_and_run_again(tmp_path):
     _, second = run(tmp_path, strategy(generator="system"), steps=6, checkpoint=checkpoint)
     assert second.global_step == 6
     assert second.strategy.privacy.steps == 6 + 4
+
+
+def test_starting_anew_beside_an_unfinished_run_is_warned_of(tmp_path, begun):
+    def stop(trainer, *_):
+        if trainer.global_step == 2:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, strategy(), callbacks=[every_step(tmp_path), LambdaCallback(on_train_batch_end=stop)])
+    with pytest.warns(UserWarning, match=f"made 2 of {STEPS} steps, and this fit starts anew.*save_last=True"):
+        run(tmp_path, strategy(), checkpoint="last", callbacks=[ModelCheckpoint(tmp_path)])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "The last run")
+        run(tmp_path, strategy(), steps=1)  # what went before has ended
+        (ledger,) = sorted((begun / "privacy").glob("*.ledger"))[:1]
+        (tmp_path / "privacy" / "damaged.ledger").write_bytes(ledger.read_bytes().replace(b"1", b"2"))
+        run(tmp_path, strategy(), steps=1)
 
 
 def test_lost_steps_shorten_a_run_with_a_target(tmp_path):
