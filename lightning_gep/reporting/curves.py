@@ -37,7 +37,7 @@ TRAINING = [
         "val/accuracy",
         "Learning curves",
         "Validation accuracy, %",
-        "Learning curves need val/accuracy: log it in validation_step, and write a table with logger=csv.",
+        "Learning curves need val/accuracy: log it in validation_step, with logger=csv (or CSVLogger).",
         scale=100.0,
     ),
     Quantity(
