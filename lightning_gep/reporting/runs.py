@@ -224,13 +224,13 @@ def run_of(
 def _record_of(card: Card, name: str) -> RunRecord:
     """What a privacy card alone tells of its run."""
     guarantee, mechanism, steps = (inner(card, key) or {} for key in ("guarantee", "mechanism", "steps"))
-    spent = inner(guarantee, "epsilon_spent", guarantee.get("accountant"))
+    spent = inner(guarantee, "epsilon_spent", str(guarantee.get("accountant")))
     status: Any = {"training": "running", "stopped": "interrupted"}.get(card.get("status", ""), "finished")
     return RunRecord(
         name,
         status,
         config={"mechanism": {"mechanism": mechanism.get("name")}},
-        step=steps.get("counted"),
+        step=steps.get("counted") or 0,
         planned_steps=steps.get("planned"),
         privacy={**guarantee, "epsilon": spent, "noise_multiplier": mechanism.get("noise_multiplier")},
     )
