@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.groups import spread
-from lightning_gep.reporting.text import NOTHING, duration, with_spread
+from lightning_gep.reporting.text import NOTHING, counted, duration, with_spread
 from recipes.running.outcome import Result
 from recipes.tables.types import Cell, Table
 from recipes.writing import WIDTH, markdown_table
@@ -19,7 +19,10 @@ Column = Callable[[Cell, list[Result]], str]
 
 
 def section(table: Table, results: dict[str, list[Result]], heading: str = "") -> list[str]:
-    """The section of a table, with the columns that have content."""
+    """The section of a table, with the columns that have content; a sentence in the place of a table without runs."""
+    if not any(results[cell.name] for cell in table.cells):
+        runs = counted(sum(len(cell.seeds) for cell in table.cells), "run")
+        return [f"{heading}{table.title}", "", *textwrap.wrap(f"{table.about} Not run yet: {runs}.", WIDTH)]
     found = [result for runs in results.values() for result in runs]
     warning = too_low(table, results)
     paper: dict[str, Column] = {
