@@ -9,10 +9,11 @@ import pickle
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain
 from operator import is_
-from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+from types import CellType, FunctionType, MemberDescriptorType, MethodType
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary
 
@@ -29,10 +30,6 @@ NOT_FOLLOWED = {
 """Packages whose objects are not looked into: the trainer and its parts, and what other threads may be writing to."""
 LIBRARIES = NOT_FOLLOWED | {"torch", "torchmetrics", "abc", "collections", "functools", "numpy", "typing", "types"}
 """Packages whose classes hold no results."""
-NOT_DATA = (
-    *(BuiltinFunctionType, MethodType, partial, classmethod, staticmethod, property),
-    *(GetSetDescriptorType, MemberDescriptorType),
-)
 REGISTERS = ("_parameters", "_buffers", "_modules")
 """Attributes in which a module keeps what is registered, under names that count as its own attributes."""
 
@@ -193,8 +190,7 @@ def _parts_of_class(kind: type) -> Iterator[Any]:
 @cache
 def _attributes_of_class(kind: type) -> _Attributes:
     def read(kind: type) -> dict[str, Any]:
-        named = vars(kind).items()
-        return {name: value for name, value in named if not (name.startswith("__") or isinstance(value, NOT_DATA))}
+        return {name: value for name, value in vars(kind).items() if not name.startswith("__")}
 
     return _Attributes(kind, read)
 
@@ -271,6 +267,9 @@ HOLDERS: dict[type, Holder] = {
     tuple: Holder(iter),
     FunctionType: Holder(_parts_of_function),
     MethodType: Holder(lambda method: (method.__self__,)),
+    classmethod: Holder(lambda method: (method.__func__,)),
+    staticmethod: Holder(lambda method: (method.__func__,)),
+    property: Holder(lambda own: (own.fget, own.fset, own.fdel)),
     type: Holder(_parts_of_class),
     nn.Module: Holder(_parts),
 }
@@ -281,7 +280,9 @@ def _holder(kind: Any) -> Holder | None:
     """How a value of a type is treated; None if it cannot change or is not followed."""
     known = next((HOLDERS[base] for base in kind.__mro__ if base in HOLDERS), None)
     if known is not None:
-        return known
+        # A list or an array of the user's own kind may have attributes beside its entries.
+        own = package(kind) not in LIBRARIES and not issubclass(kind, nn.Module)
+        return replace(known, items=lambda value: chain(known.items(value), _parts(value))) if own else known
     foreign = any(package(base) in NOT_FOLLOWED for base in kind.__mro__ if base is not object)
     private = kind.__module__.startswith("torch._")
     return None if foreign or private or issubclass(kind, Dataset | DataLoader | torch.Generator) else Holder(_parts)

@@ -29,6 +29,40 @@ class Slotted:
     value: Any
 
 
+def counting(function: Any) -> Any:
+    """As decorators do that keep statistics."""
+    calls: list[Any] = []
+
+    def counted(*args: Any) -> Any:
+        calls.append(args)
+        return function(*args)
+
+    counted.calls = calls  # type: ignore[attr-defined]
+    return counted
+
+
+class Methods:
+    @staticmethod
+    @counting
+    def static() -> None: ...
+
+    @classmethod
+    @counting
+    def of_class(cls) -> None: ...
+
+    @property
+    @counting
+    def attribute(self) -> None: ...
+
+    @staticmethod
+    def default(calls: list[int] = []) -> None:  # noqa: B006
+        calls.append(1)
+
+
+class History(list[float]):
+    best = 1.0
+
+
 def enclosing(values: list[float]) -> Any:
     total = 0.0
 
@@ -54,6 +88,7 @@ class Model(nn.Module):
         self.bytes, self.tuple, self.set = bytearray(b"ab"), ([],), {1}
         self.hidden = [nn.BatchNorm1d(2)]
         self.function, self.partial = enclosing([]), partial(enclosing([]))
+        self.methods, self.history = Methods(), History([1.0])
         self.loop = [self]
         self.data = TensorDataset(torch.zeros(2))
 
@@ -79,6 +114,13 @@ CHANGES = {
     "class attribute": lambda m: Plain.shared.append(1.0),
     "class": lambda m: setattr(Plain, "best", 2.0),
     "new in the class": lambda m: setattr(Plain, "later", 2.0),
+    "static method": lambda m: m.methods.static(),
+    "class method": lambda m: m.methods.of_class(),
+    "property": lambda m: m.methods.attribute,
+    "default of a static method": lambda m: m.methods.default(),
+    "new static method": lambda m: setattr(Methods, "later", staticmethod(lambda: 2.0)),
+    "attribute of a list": lambda m: setattr(m.history, "best", 2.0),
+    "class of a list": lambda m: setattr(History, "best", 2.0),
     "mode": lambda m: m.eval(),
     "hook": lambda m: m.layer.register_forward_hook(m.tracker.note),
     "attribute of a parameter": lambda m: setattr(m.layer.weight, "last", 2),
@@ -105,6 +147,11 @@ def test_what_has_changed_is_put_back_wherever_it_is(change: Any) -> None:
     assert not model.hidden[0].running_mean.any()
     assert model.function.total() == 0.0
     assert Plain.shared == []
+    decorated = vars(Methods)
+    assert not any(own.calls for own in (Methods.static, decorated["of_class"].__func__, decorated["attribute"].fget))
+    assert not hasattr(Methods, "later")
+    assert Methods.default.__defaults__ == ([],)
+    assert (model.history, model.history.best, History.best) == ([1.0], 1.0, 1.0)
     assert model.training
 
 
