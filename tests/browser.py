@@ -74,17 +74,6 @@ class Watched:
         self.context.close()
 
 
-def check_on_a_phone(browser, path, traces):
-    """The page draws so many traces of each plot, fits a phone, and neither fails nor asks for anything else."""
-    watched = Watched(browser, viewport={"width": 375, "height": 800})
-    opened = watched.open(path)
-    for plot, count in traces.items():
-        assert opened.locator(f"#plot-{plot} .scatterlayer .trace").count() == count
-    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert (watched.errors, watched.requests) == ([], [path.as_uri()])
-    watched.close()
-
-
 def hover_a_point(page, selector):
     """Point the mouse at the first of the means; returns the label that appears."""
     plot = page.locator(selector)

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from lightning_gep.cli import configs
 from lightning_gep.cli.job import make_trainer, train
-from lightning_gep.reporting.published import RESULTS
+from recipes.published import RESULTS
 from tests import small_runs
 
 CONF = configs.config_directory()

@@ -1,14 +1,14 @@
-"""What gep-train prints, and where: the terminal, or a job's own file while the table of a sweep has the terminal."""
+"""What gep-train prints, and where: the terminal, or a job's own file while a sweep has the terminal."""
 
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -17,14 +17,12 @@ from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.facts import COLUMNS
 from lightning_gep.reporting.records import RunRecord
 from lightning_gep.reporting.runs import run_of
-from lightning_gep.reporting.text import percent
+from lightning_gep.reporting.text import counted, percent
 
 STDOUT, STDERR = 1, 2
 WIDTH_OF_A_FILE = 120
 SECONDS_BETWEEN_LOOKS = 1.0
-LINES_AROUND_THE_TABLE = 8
 COLORS = {"running": "cyan", "failed": "red", "interrupted": "yellow", "finished": "green", "waiting": "dim"}
-"""By status, in the order in which a table that is too long shows them."""
 
 FIGURES = [column for column in COLUMNS if column.key in ("epsilon", "validation", "test", "steps", "time")]
 
@@ -63,23 +61,9 @@ def terminal() -> Iterator[Console]:
 
 @contextmanager
 def watched(directory: Path, jobs: Sequence[str], console: Console) -> Iterator[None]:
-    """Inside: on a terminal, a table that follows the jobs of a sweep; otherwise, a line for every change.
-
-    Both read the records of the jobs, so they work wherever the jobs run.
-    """
-    runs: Runs = dict.fromkeys(jobs)
-    if console.is_terminal:
-
-        def table() -> Table:
-            _look(directory, runs)
-            return outcome_table(runs, console.height - LINES_AROUND_THE_TABLE)
-
-        quiet = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
-        with Live(get_renderable=table, console=console, refresh_per_second=1, **quiet):  # type: ignore[arg-type]
-            yield
-        return
+    """Inside, a line for every change of a job of a sweep. Their records are read, so it works wherever they run."""
     done = threading.Event()
-    thread = threading.Thread(target=_print_changes, args=(directory, runs, console, done), daemon=True)
+    thread = threading.Thread(target=_print_changes, args=(directory, jobs, console, done), daemon=True)
     thread.start()
     try:
         yield
@@ -88,20 +72,17 @@ def watched(directory: Path, jobs: Sequence[str], console: Console) -> Iterator[
         thread.join()
 
 
-def outcome_table(runs: Runs, height: int | None = None) -> Table:
-    """The jobs with their figures: in order, or within `height` rows with those in progress first."""
-    statuses = [_status(run) for run in runs.values()]
-    counts = ", ".join(f"{statuses.count(status)} {status}" for status in COLORS if status in statuses)
-    table = Table(title=f"{len(runs)} job{'' if len(runs) == 1 else 's'}: {counts}", title_justify="left")
-    for name in ("Job", "Status", *(column.title for column in FIGURES)):
-        table.add_column(name, justify="left" if name in ("Job", "Status") else "right", overflow="fold")
-    rows = list(zip(runs, statuses, runs.values(), strict=True))
-    if height is not None and len(rows) > height:
-        rows = sorted(rows, key=lambda row: list(COLORS).index(row[1]))[: max(1, height)]
-    for job, status, run in rows:
-        table.add_row(job, Text(status, style=COLORS[status]), *([] if run is None else _figures(run).values()))
-    if len(rows) < len(runs):
-        table.add_row(f"… and {len(runs) - len(rows)} more")
+def outcome_table(runs: Runs) -> Table:
+    """The jobs with their figures."""
+    statuses: dict[str, str] = {job: "waiting" if run is None else run.status for job, run in runs.items()}
+    counts = Counter[str](statuses.values())
+    title = f"{counted(len(runs), 'job')}: {', '.join(f'{counts[each]} {each}' for each in COLORS if each in counts)}"
+    table = Table("Job", "Status", title=title, title_justify="left")
+    for column in FIGURES:
+        table.add_column(column.title, justify="right", overflow="fold")
+    for job, run in runs.items():
+        status = Text(statuses[job], style=COLORS[statuses[job]])
+        table.add_row(job, status, *([] if run is None else _figures(run).values()))
     return table
 
 
@@ -128,33 +109,23 @@ def short_path(path: Path) -> str:
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
 
 
-def _print_changes(directory: Path, runs: Runs, console: Console, done: threading.Event) -> None:
-    _look(directory, runs)
-    seen = {job: "finished" if _status(run) == "finished" else "waiting" for job, run in runs.items()}
-    already = list(seen.values()).count("finished")
-    if already:
-        console.print(f"{already} of {len(runs)} jobs are finished already.", highlight=False)
+def _print_changes(directory: Path, jobs: Sequence[str], console: Console, done: threading.Event) -> None:
+    before = {job: RunRecord.read(directory / job) for job in jobs}
+    seen: dict[str, str] = {
+        job: run.status for job, run in before.items() if run is not None and run.status == "finished"
+    }
+    if seen:
+        console.print(f"{len(seen)} of {len(jobs)} jobs are finished already.", highlight=False)
     over = False
     while not over:
         over = done.wait(SECONDS_BETWEEN_LOOKS)  # and one more look at the end
-        _look(directory, runs)
-        for number, (job, run) in enumerate(runs.items(), 1):
-            if run is not None and run.status != seen[job]:
+        for number, job in enumerate(jobs, 1):
+            run = None if seen.get(job) == "finished" else RunRecord.read(directory / job)
+            if run is not None and run.status != seen.get(job):
                 figures = ", ".join(f"{name} {figure}" for name, figure in _figures(run).items())
                 outcome = {"running": "", "failed": f": {run.error}"}.get(run.status, f": {figures}")
-                console.print(Text(f"[{number}/{len(runs)}] {run.status} {job}{outcome}"), soft_wrap=True)
+                console.print(Text(f"[{number}/{len(jobs)}] {run.status} {job}{outcome}"), soft_wrap=True)
                 seen[job] = run.status
-
-
-def _look(directory: Path, runs: Runs) -> None:
-    """Read the records once more, except those of finished jobs."""
-    for job, run in runs.items():
-        if _status(run) != "finished":
-            runs[job] = RunRecord.read(directory / job)
-
-
-def _status(run: RunRecord | None) -> str:
-    return "waiting" if run is None else run.status
 
 
 def _figures(record: RunRecord) -> dict[str, str]:

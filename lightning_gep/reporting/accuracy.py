@@ -1,130 +1,83 @@
-"""Test accuracy: against ε, beside the paper's curves, and against k."""
+"""Test accuracy: against ε, and against k."""
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from lightning_gep.privacy.rounding import rounded_up
-from lightning_gep.reporting import plots
-from lightning_gep.reporting.groups import (
-    Groups,
-    Settings,
-    epsilon_of,
-    mean_percentage,
-    most_spent,
-    percentages,
-    spread,
-)
-from lightning_gep.reporting.published import EPSILONS, RESULTS, Published, remarks
+from lightning_gep.reporting.groups import by_settings, epsilon_of, spread
+from lightning_gep.reporting.plots import Plot, axis_with_ticks
 from lightning_gep.reporting.runs import Run
-from lightning_gep.reporting.text import counted, listed, mechanism_name
+from lightning_gep.reporting.text import counted, listed, with_spread
 
 ACCURACY = "test/accuracy"
-SPREAD_NOTE = "Markers are means over seeds, bars one standard deviation (n − 1)."
-
-Place = Callable[[Run], float | None]
+SPREAD_NOTE = (
+    "Markers are means over runs with the same settings, bars one standard deviation (n − 1). ε is the target of a "
+    "run, or what it spent if it has none."
+)
+AXES: dict[str, Callable[[Run], float | None]] = {"ε": epsilon_of, "k": lambda run: run.k}
 """Where a run stands on the horizontal axis."""
-Points = dict[float, list[Run]]
-"""The runs of a line by their place, from left to right."""
 
 
-def scored(runs: list[Run]) -> list[Run]:
-    """The finished runs that have a test accuracy."""
-    return [run for run in runs if run.finished and run.newest(ACCURACY) is not None]
+def accuracy_plots(runs: list[Run]) -> list[Plot]:
+    """Test accuracy of the finished runs against ε and against k, for every dataset, where there is a comparison."""
+    scored = [run for run in runs if run.finished and run.newest(ACCURACY) is not None]
+    names = list(dict.fromkeys(run.data for run in scored))
+    return [
+        plot
+        for index, data in enumerate(names)
+        for axis, key in (("ε", "epsilon"), ("k", "k"))
+        if (
+            plot := accuracy_against(
+                axis,
+                [run for run in scored if run.data == data],
+                key=f"accuracy-{key}{index or ''}",
+                label=f": {data}" if len(names) > 1 else "",
+            )
+        )
+    ]
 
 
-def against_epsilon(
-    runs: list[Run], settings: Settings, data: str, key: str = "accuracy-epsilon", label: str = ""
-) -> plots.Plot | None:
-    """One line per mechanism (and per k if there are several); None if there is nothing to compare.
-
-    `data` is the name of the dataset, `label` what the title says about it.
-    """
-    runs = scored(runs)
-    paper = RESULTS.get(data)
-    finite = {x for run in runs if (x := epsilon_of(run)) is not None and math.isfinite(x)}
-    if not finite or (len(finite) < 2 and paper is None):
+def accuracy_against(axis: str, runs: list[Run], key: str, label: str = "") -> Plot | None:
+    """A line for runs that differ in ε, or in k, and in the seed alone; None unless some line has two points."""
+    place_of = AXES[axis]
+    groups = by_settings([run for run in runs if place_of(run) is not None], axis)
+    finite = {name: {x for run in found if math.isfinite(x := place_of(run) or 0.0)} for name, found in groups.items()}
+    ticks = sorted(set().union(*finite.values()))
+    if (len(ticks) < 2) if axis == "ε" else not any(len(places) > 1 for places in finite.values()):
         return None
-    groups, pooled = settings.groups(runs, "k", "others")
-    ticks = sorted(finite | set(EPSILONS if paper else ()))
-    plot = _plot(groups, epsilon_of, "ε", ticks, key, label)
-    notes = [f"{SPREAD_NOTE} ε is the target of a run, or what it spent if it has none.", *pooled]
-    plot = replace(plot, notes=notes, wide=True, height=400)
-    if paper is None:
-        return plot
-    own = len(plot.traces)
-    _paper_curves(paper, plot)
-    return replace(
-        plot,
-        summary=f"{plot.summary[:-1]}, beside the paper's published curves.",
-        traces=plot.traces[own:] + plot.traces[:own],  # below our own
-        notes=notes + remarks(paper),
-    )
-
-
-def against_k(runs: list[Run], settings: Settings, key: str = "accuracy-k", label: str = "") -> plots.Plot | None:
-    """One line per mechanism and ε; None unless some line has two values of k."""
-    groups, pooled = settings.groups([run for run in scored(runs) if run.k is not None], "epsilon", "others")
-    groups = {series: found for series, found in groups.items() if len({run.k for run in found}) > 1}
-    if not groups:
-        return None
-    ticks = sorted({float(run.k) for found in groups.values() for run in found if run.k is not None})
-    plot = _plot(groups, lambda run: run.k, "k", ticks, key, label)
-    return replace(plot, notes=[SPREAD_NOTE, *pooled])
-
-
-def _plot(groups: Groups, place: Place, axis: str, ticks: list[float], key: str, label: str) -> plots.Plot:
-    """Means with error bars, and a horizontal line for runs that have no finite ε."""
-    count = counted(sum(map(len, groups.values())), "run")
-    plot = plots.Plot(
+    plot = Plot(
         key=key,
-        title=f"Test accuracy against {axis}" + (f": {label}" if label else ""),
+        title=f"Test accuracy against {axis}{label}",
         unit="Test accuracy, %",
-        summary=f"Test accuracy against {axis} for {listed(list(groups))}, {count}.",
-        layout={"xaxis": plots.axis_with_ticks(axis, ticks)},
+        summary=f"Test accuracy against {axis} for {listed(list(groups))}, {counted(len(runs), 'run')}.",
+        layout={"xaxis": axis_with_ticks(axis, ticks)},
+        notes=[SPREAD_NOTE],
+        wide=axis == "ε",
     )
-    for entry, runs in zip(plots.entries(groups), groups.values(), strict=True):
-        places = sorted({x for run in runs if (x := place(run)) is not None})
-        points = {x: [run for run in runs if place(run) == x] for x in places}
-        texts = [_hover(entry, f"{axis} = {rounded_up(x)}", found) for x, found in points.items()]
-        inside = {x: found for x, found in points.items() if math.isfinite(x)}
-        traces = [_means(inside, texts, entry)] if inside else []
-        traces += [_level(points[math.inf], texts[-1], ticks, entry)] if math.inf in points else []
-        plot.add(entry, traces, texts)
+    for place, (name, found) in enumerate(groups.items()):
+        _add_line(plot, name, place, found, axis, ticks)
     return plot
 
 
-def _means(points: Points, texts: list[str], entry: plots.Entry) -> plots.Trace:
-    means, deviations = zip(*(spread(percentages(runs, ACCURACY)) for runs in points.values()), strict=True)
-    lengths = [round(deviation or 0.0, 4) for deviation in deviations]
-    bars = {"type": "data", "array": lengths, "color": entry.style.color, "thickness": 1.5, "width": 4}
-    pairs: list[plots.Pair] = list(zip(points, means, strict=True))
-    more = {"error_y": bars} if any(lengths) else {}
-    return plots.trace(pairs, texts[: len(pairs)], entry, mode="lines+markers", **more)
-
-
-def _level(runs: list[Run], text: str, ticks: list[float], entry: plots.Entry) -> plots.Trace:
-    """A line across the plot: without noise there is no finite ε at which to place the mean."""
-    mean, _ = spread(percentages(runs, ACCURACY))
-    ends = [(ticks[0] * 0.9, mean), (ticks[-1] * 1.1, mean)]
-    dashed = replace(entry, style=replace(entry.style, dash="dash"))
-    return plots.trace(ends, [text] * 2, dashed, mode="lines")
-
-
-def _hover(entry: plots.Entry, where: str, runs: list[Run]) -> str:
-    spent = f"{counted(len(runs), 'run')}, largest ε spent {most_spent(runs)}"
-    return f"{entry.label}\n{where}: {mean_percentage(runs, ACCURACY)} %\n{spent}"
-
-
-def _paper_curves(paper: Published, plot: plots.Plot) -> None:
-    """The paper's curves at the ε it claims and, where it was computed, at the ε its noise gives by PLD."""
-    for kind, accuracies in paper.accuracies.items():
-        symbol = plots.SYMBOLS[kind]
-        curves = [(f"paper-{kind}", "claimed ε", list(EPSILONS), plots.Style("@muted", f"{symbol}-open", "dot"))]
-        if kind in paper.by_pld:
-            curves.append((f"pld-{kind}", "ε by PLD", paper.by_pld[kind], plots.Style("@muted", symbol, "dash")))
-        for group, which, epsilons, style in curves:
-            entry = plots.Entry(group, f"{mechanism_name(kind)}, paper, {which}", style)
-            pairs = list(zip(epsilons, accuracies, strict=True))
-            texts = [f"{entry.label}\n{which} = {x:g}: {y:g} %" for x, y in pairs]
-            plot.add(entry, [plots.trace(pairs, texts, entry, mode="lines+markers")], texts)
+def _add_line(plot: Plot, name: str, place: int, runs: list[Run], axis: str, ticks: list[float]) -> None:
+    """Means with error bars, and a horizontal line for runs that have no finite ε."""
+    private = not any(run.not_private for run in runs)
+    points: list[tuple[float, float]] = []
+    deviations, texts = list[float](), list[str]()
+    for x in sorted({x for run in runs if (x := AXES[axis](run)) is not None}):
+        there = [run for run in runs if AXES[axis](run) == x]
+        mean, deviation = spread([100 * (run.newest(ACCURACY) or 0.0) for run in there])
+        most = rounded_up(max((run.epsilon for run in there if run.epsilon is not None), default=None))
+        text = (
+            f"{name}\n{axis} = {rounded_up(x)}: {with_spread(mean, deviation, 2)} %\n"
+            f"{counted(len(there), 'run')}, largest ε spent {most}"
+        )
+        plot.numbers.append(text)
+        if math.isinf(x):
+            level = [(ticks[0] * 0.9, mean), (ticks[-1] * 1.1, mean)]
+            plot.add(name, place, level, [text] * 2, private=private, mode="lines")
+        else:
+            points, deviations, texts = [*points, (x, mean)], [*deviations, round(deviation or 0.0, 4)], [*texts, text]
+    if points:
+        bars = {"error_y": {"type": "data", "array": deviations, "thickness": 1.5, "width": 4}}
+        plot.add(name, place, points, texts, private=private, **(bars if any(deviations) else {}))

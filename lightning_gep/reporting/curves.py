@@ -1,11 +1,11 @@
 """Curves over the training steps: validation accuracy, ε spent, and nonprivate diagnostics."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lightning_gep.privacy.rounding import rounded_up
-from lightning_gep.reporting import plots
-from lightning_gep.reporting.groups import Settings, grouped, thinned
+from lightning_gep.reporting.groups import by_settings, grouped, thinned
+from lightning_gep.reporting.plots import Plot, Section
 from lightning_gep.reporting.runs import Run
 from lightning_gep.reporting.text import counted, short
 
@@ -62,35 +62,48 @@ DIAGNOSTICS = [
     Quantity("gradient-norm", "nonprivate/gradient_norm", "Gradient norm", "mean norm of a record's gradient"),
     Quantity("training-loss", "nonprivate/train/loss", "Training loss", "loss on private records"),
 ]
+NONPRIVATE_HINT = (
+    "Projection error and noise-to-signal ratio are computed from private records and are not logged. For public data, "
+    "or for a run that will not be released: privacy.log_nonprivate=true"
+)
 
 
-def over_steps(quantity: Quantity, runs: list[Run], settings: Settings) -> plots.Plot | None:
+def curve_sections(runs: list[Run]) -> list[Section]:
+    """Training, and apart from it the nonprivate diagnostics. What was not logged is left out, with a hint."""
+    training = [(over_steps(quantity, runs), quantity.hint) for quantity in TRAINING]
+    shown, hints = [plot for plot, _ in training if plot], [hint for plot, hint in training if plot is None]
+    diagnostics = [plot for quantity in DIAGNOSTICS if (plot := over_steps(quantity, runs))]
+    missing = [] if diagnostics else [NONPRIVATE_HINT]
+    return [
+        Section("training", "Training", shown, hints),
+        Section("nonprivate", "Diagnostics", diagnostics, missing, private=False),
+    ]
+
+
+def over_steps(quantity: Quantity, runs: list[Run]) -> Plot | None:
     """A line per run; None if the quantity was not logged."""
     runs = [run for run in runs if run.curve(quantity.logged)]
     if not runs:
         return None
     named = len(runs) <= MAX_NAMED_RUNS
-    groups, notes = settings.groups(runs, "data", "epsilon", "k", "others")
-    if named:
-        groups, notes = grouped(runs, lambda run: run.place or run.job), []
-    plot = plots.Plot(
+    plot = Plot(
         key=quantity.key,
         title=quantity.title,
         unit=quantity.unit,
         summary=f"{quantity.title} over the training steps, {counted(len(runs), 'run')}.",
         layout={
-            "xaxis": plots.axis("step", rangemode="tozero"),
+            "xaxis": {"title": {"text": "step"}, "rangemode": "tozero"},
             "yaxis": {"type": "log", "dtick": "D2"} if quantity.log else {},
         },
-        notes=notes,
     )
-    for entry, members in zip(plots.entries(groups), groups.values(), strict=True):
-        entry = replace(entry, label=members[0].job if named else entry.label, style=replace(entry.style, symbol=""))
+    groups = grouped(runs, lambda run: run.place or run.job) if named else by_settings(runs)
+    for place, (group, members) in enumerate(groups.items()):
+        name = members[0].job if named else group
         for run in members:
             points = [(step, quantity.scale * value) for step, value in run.curve(quantity.logged)]
             points = thinned(points, min(POINTS, max(2, MOST_POINTS // len(runs))))
-            texts = [f"{entry.label}\nstep {step:g}: {quantity.shown(value)}" for step, value in points]
-            plot.traces.append(plots.trace(points, texts, entry, opacity=1.0 if named else 0.6))
+            texts = [f"{name}\nstep {step:g}: {quantity.shown(value)}" for step, value in points]
+            mode = "lines" if len(points) > 1 else "markers"
+            plot.add(name, place, points, texts, private=not run.not_private, mode=mode, opacity=1.0 if named else 0.6)
             plot.numbers.extend(thinned(texts, ROWS) if named else texts[-1:])
-        plot.legend.append(entry)
-    return plot if len(runs) > 1 else replace(plot, legend=[])
+    return plot

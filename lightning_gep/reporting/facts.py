@@ -14,8 +14,8 @@ from lightning_gep.reporting.text import (
     listed,
     mechanism_name,
     memory,
+    one_line,
     percent,
-    sentence,
     short,
 )
 
@@ -62,7 +62,7 @@ def selection_sentence(collection: Collection) -> str:
         return NOT_COMPOSED
     secret = inner(card, "selection", "rule") == "repeat_and_select"
     words = [explanation, inner(card, "share") if secret else None]
-    return " ".join(["The sweep's privacy card:", *(sentence(str(text)) for text in words if text)])
+    return " ".join(["The sweep's privacy card:", *(one_line(str(text)) for text in words if text)])
 
 
 def not_private_sentence(runs: list[Run]) -> str:
@@ -121,9 +121,3 @@ COLUMNS = [
 def cells(run: Run) -> dict[str, str]:
     """The row of a run in the table of runs."""
     return {column.key: column.text(run) for column in COLUMNS}
-
-
-def error_line(error: str) -> str:
-    """An error on one line of at most 160 characters."""
-    line = " ".join(error.split())
-    return line if len(line) <= 160 else f"{line[:159]}…"

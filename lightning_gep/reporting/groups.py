@@ -3,17 +3,17 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, stdev
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.runs import Run
-from lightning_gep.reporting.text import NOTHING, listed, mechanism_name, with_spread
+from lightning_gep.reporting.text import mechanism_name
 
 MAX_SERIES = 12
 """More lines than this in one plot cannot be told apart."""
 
-# Settings that have a column of their own, and those that cannot change the result.
-HAVE_A_PLACE = {"seed", "mechanism", "mechanism.k", "privacy.epsilon", "data"}
+# Settings that are named in another way, and those that cannot change the result.
+NAMED = {"seed", "mechanism", "mechanism.k", "privacy.epsilon", "data"}
 WITHOUT_EFFECT = (
     "threads",
     "output_dir",
@@ -25,50 +25,42 @@ WITHOUT_EFFECT = (
     "trainer.enable_",
 )
 
-Groups = dict[str, list[Run]]
-Part = Literal["data", "epsilon", "k", "others"]
-"""Parts of a setting's name besides the mechanism."""
 T = TypeVar("T")
 
 
-class Settings:
-    """Names the settings of a run by what differs among the given runs."""
+def by_settings(runs: Sequence[Run], left_out: str = "") -> dict[str, list[Run]]:
+    """The runs by mechanism and every setting that differs among them, such as `GEP, k = 100, optimizer.lr = 0.1`.
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self._several_data = len({run.data for run in runs if run.data}) > 1
-        sizes = {(run.mechanism, run.k) for run in runs if run.k is not None}
-        mechanisms = [mechanism for mechanism, _ in sizes]
-        self._several_k = {mechanism for mechanism in mechanisms if mechanisms.count(mechanism) > 1}
-        names = dict.fromkeys(name for run in runs for name in run.overrides)
-        kept = [name for name in names if name not in HAVE_A_PLACE and not name.startswith(WITHOUT_EFFECT)]
-        self.varying = [name for name in kept if len({run.overrides.get(name) for run in runs}) > 1]
-        """Other settings that differ: `optimizer.lr`."""
+    The seed never differs, nor does the setting `left_out` ("k" or "ε"). If that makes more than `MAX_SERIES` groups,
+    runs are told apart by their mechanism alone, and the names say so. Groups without privacy are marked.
+    """
+    settings = {id(run): _settings(run) for run in runs}
+    names = dict.fromkeys(name for each in settings.values() for name in each if name != left_out)
+    differ = [name for name in names if len({each.get(name) for each in settings.values()}) > 1]
 
-    def name(self, run: Run, *parts: Part) -> str:
-        """`GEP, k = 100, optimizer.lr = 0.1` with the parts that differ; runs without privacy are marked."""
-        words = [mechanism_name(run.mechanism)]
-        if "k" in parts and run.mechanism in self._several_k and run.k is not None:
-            words.append(f"k = {run.k}")
-        if "others" in parts:
-            words += [f"{name} = {run.overrides[name]}" for name in self.varying if name in run.overrides]
-        if run.not_private:
-            words.append("not private")
-        if "epsilon" in parts:
-            words.append(f"ε = {rounded_up(epsilon_of(run))}")
-        return (f"{run.data}: " if "data" in parts and self._several_data and run.data else "") + ", ".join(words)
+    def name_of(run: Run) -> str:
+        own = settings[id(run)]
+        words = [f"{name} = {own[name]}" for name in differ if name in own]
+        return ", ".join([_marked_mechanism(run), *words])
 
-    def groups(self, runs: Sequence[Run], *parts: Part, most: int = MAX_SERIES) -> tuple[Groups, list[str]]:
-        """The runs by name. While there are more than `most` groups, the last part is left out of the names.
+    groups = grouped(runs, name_of)
+    if len(groups) <= MAX_SERIES:
+        return groups
+    return grouped(runs, lambda run: f"{_marked_mechanism(run)}, several settings")
 
-        Also a note if parts were left out, because then a group has runs that differ in more than the seed.
-        """
-        kept = list(parts)
-        while len(found := grouped(runs, lambda run: self.name(run, *kept))) > most and kept:
-            kept.pop()
-        words = {"data": "dataset", "epsilon": "ε", "k": "k", "others": listed(self.varying)}
-        pooled = listed([words[part] for part in parts if part not in kept and words[part]])
-        note = f"At most {most} lines are drawn: runs that differ in {pooled} share one, so the spread is not over"
-        return found, [f"{note} seeds alone."] if pooled else []
+
+def _marked_mechanism(run: Run) -> str:
+    return mechanism_name(run.mechanism) + (" (not private)" if run.not_private else "")
+
+
+def _settings(run: Run) -> dict[str, str]:
+    named = {"data": run.data, "k": "" if run.k is None else str(run.k), "ε": rounded_up(epsilon_of(run))}
+    others = {
+        name: value
+        for name, value in run.overrides.items()
+        if name not in NAMED and not name.startswith(WITHOUT_EFFECT)
+    }
+    return {name: value for name, value in (named | others).items() if value}
 
 
 def epsilon_of(run: Run) -> float | None:
@@ -89,22 +81,6 @@ def grouped(items: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
 def spread(values: Sequence[float]) -> tuple[float, float | None]:
     """The mean and the standard deviation (n − 1 in the denominator)."""
     return fmean(values), stdev(values) if len(values) > 1 else None
-
-
-def percentages(runs: Iterable[Run], name: str) -> list[float]:
-    """The last values of a logged share, in percent."""
-    return [100 * value for run in runs if (value := run.newest(name)) is not None]
-
-
-def mean_percentage(runs: Iterable[Run], name: str) -> str:
-    """Mean ± standard deviation in percent."""
-    values = percentages(runs, name)
-    return with_spread(*spread(values), 2) if values else NOTHING
-
-
-def most_spent(runs: Iterable[Run]) -> str:
-    """The largest ε that one of the runs spent."""
-    return rounded_up(max((run.epsilon for run in runs if run.epsilon is not None), default=None))
 
 
 def thinned(points: Sequence[T], most: int) -> list[T]:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.files import CARD_FILE, RUN_FILE, SWEEP_FILE, read_json
-from lightning_gep.reporting.published import RESULTS
 from lightning_gep.reporting.records import Row, RunRecord, SweepRecord, read_metrics
 
 Card = dict[str, Any]
@@ -259,13 +258,7 @@ def number(value: Any) -> float | None:
 
 
 def data_name(config: Any) -> str:
-    """A short name of the dataset; those with published results are called as there, however they are spelt."""
+    """A short name of the dataset: that of its class, after the name in its settings, if they have one."""
     kind = re.sub(r"(Data)?(Module)?$", "", str(inner(config, "_target_") or "").rpartition(".")[2])
-    name = str(inner(config, "name") or inner(config, "dataset") or kind)
-    if kind == "Features":  # a different experiment of the paper than training on the images
-        return f"features of {name}"
-    return next((known for known in RESULTS if _letters(known) == _letters(name)), name)
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    name = inner(config, "name") or inner(config, "dataset")
+    return f"{name} ({kind})" if name and kind else str(name or kind)

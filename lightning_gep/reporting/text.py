@@ -1,7 +1,6 @@
 """Numbers formatted for readers. ε is always rounded up, so that a report never promises more than was kept."""
 
 import math
-import re
 
 MECHANISMS = {"gep": "GEP", "bgep": "B-GEP", "gp": "GP", "spectral": "Spectral", "pate": "PATE", "none": "No privacy"}
 NOTHING = "–"
@@ -56,7 +55,7 @@ def listed(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
-def sentence(text: str) -> str:
-    """The text on one line, ending in a full stop."""
-    line = re.sub(r"\s+", " ", text).strip()
-    return line if not line or line[-1] in ".!?" else f"{line}."
+def one_line(text: str, longest: int | None = None) -> str:
+    """The text without line breaks, cut if it is longer."""
+    line = " ".join(text.split())
+    return line if longest is None or len(line) <= longest else f"{line[: longest - 1]}…"

@@ -16,13 +16,13 @@ from lightning_gep.cli.commands import errors_in_a_line
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.card.software import software
 from lightning_gep.privacy.files import write_json
-from lightning_gep.reporting.published import EPSILONS, RESULTS
 from recipes.data.image_sets import PRIVATE
 from recipes.data.images import ImageDataModule
 from recipes.data.records import drawn_rows, other_rows
 from recipes.pate.accounting import budget_for, data_dependent_epsilon, epsilon_of
 from recipes.pate.networks import NETWORKS, accuracy, fit, fit_student, votes_of
 from recipes.pate.voting import Voting, ask
+from recipes.published import EPSILONS, RESULTS
 
 HERE = Path(__file__).resolve().parents[2] / "docs" / "results" / "pate"
 PUBLIC_SHARE = 5

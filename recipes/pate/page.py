@@ -9,9 +9,9 @@ from typing import Any
 from lightning_gep.privacy.files import read_json
 from lightning_gep.privacy.rounding import rounded_up
 from lightning_gep.reporting.groups import spread
-from lightning_gep.reporting.published import EPSILONS, PATE_NOTE, RESULTS
 from lightning_gep.reporting.text import NOTHING, with_spread
 from recipes.data.image_sets import PRIVATE
+from recipes.published import EPSILONS, PATE_NOTE, RESULTS
 from recipes.writing import WIDTH, markdown_table
 
 FOLDER = "pate"

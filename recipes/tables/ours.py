@@ -3,8 +3,8 @@
 from itertools import product
 from typing import Any
 
-from lightning_gep.reporting.published import EPSILONS, RESULTS
 from lightning_gep.reporting.text import mechanism_name
+from recipes.published import EPSILONS, RESULTS
 from recipes.tables.paper import baseline
 from recipes.tables.types import TRACKED, Cell, Table
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from lightning_gep.reporting.published import EPSILONS, PATE_NOTE, RESULTS
 from lightning_gep.reporting.text import mechanism_name
 from recipes.data.image_sets import PRIVATE
+from recipes.published import EPSILONS, PATE_NOTE, RESULTS
 from recipes.tables.types import OUR_BASIS, Cell, Run, Table
 
 SMALL_SVHN, WITHOUT_EXTRA = "73 257", ("data.extra=false",)

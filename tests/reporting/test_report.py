@@ -1,4 +1,4 @@
-"""The report, and the machinery of pages."""
+"""The report as a page."""
 
 import base64
 import hashlib
@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.reporting.pages import policy, script, source
-from lightning_gep.reporting.report import html_report
+from lightning_gep.reporting.report import html_report, policy, script, source
 from lightning_gep.reporting.runs import load
 from tests.outline import Outline
 from tests.synthetic_runs import write_run, write_sweep
@@ -71,6 +70,14 @@ def test_a_sweep_shows_its_card_and_marks_the_best(sweep):
     assert len(plots) == text.count("<summary>Data of this plot</summary>") == 7
 
 
+def test_three_hundred_runs_make_a_small_page(tmp_path):
+    several = {"mechanisms": ("gep", "bgep", "gp"), "ks": (50, 100, 200), "epsilons": (1.0, 2.0, 4.0, 8.0)}
+    assert len(write_sweep(tmp_path, **several, seeds=range(11), nonprivate=True)) == 308
+    text = html_report(load(tmp_path))
+    assert len(text) < 10e6
+    assert text.count("<tbody data-search") == 308
+
+
 def test_what_is_not_private_is_marked(tmp_path):
     write_run(tmp_path / "infinite", epsilon=math.inf, nonprivate=True)
     write_run(tmp_path / "seeded", private=False)
@@ -96,7 +103,7 @@ def test_the_policy_allows_the_scripts_of_the_page_and_no_other():
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     assert f"default-src 'none'; script-src 'sha256-{digest}';" in policy([text])
     assert not re.search(r"https?:|\*|script-src[^;]*unsafe", policy([text]))
-    for name in ("base.html", "parts.html", "report.html", "plots.html", "page.css", "page.js", "theme.js"):
+    for name in ("report.html", "page.css", "page.js", "theme.js"):
         assert not re.search(r"https?://|@import|url\(", source(name)), name
 
 

@@ -130,11 +130,10 @@ def test_an_automatic_k_comes_from_the_card(tmp_path):
     ("settings", "name"),
     [
         ({"_target_": "my.data.MNISTDataModule"}, "MNIST"),
-        ({"_target_": "my.data.FashionMNISTDataModule"}, "FashionMNIST"),
-        ({"_target_": "my.data.CIFAR10DataModule"}, "CIFAR-10"),
-        ({"_target_": "recipes.data.images.ImageDataModule", "name": "cifar10"}, "CIFAR-10"),
-        ({"_target_": "recipes.data.features.FeaturesDataModule", "name": "cifar10"}, "features of cifar10"),
+        ({"_target_": "recipes.data.images.ImageDataModule", "name": "cifar10"}, "cifar10 (Image)"),
+        ({"_target_": "recipes.data.features.FeaturesDataModule", "name": "cifar10"}, "cifar10 (Features)"),
+        (None, ""),
     ],
 )
-def test_only_the_papers_data_sets_bear_their_names(settings, name):
+def test_a_data_set_is_called_by_its_class_and_its_name(settings, name):
     assert data_name(settings) == name

@@ -5,7 +5,6 @@ Exit codes: 0 no bound exceeds its claim, 1 one does, 2 a setting cannot work.
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from lightning_gep.cli.commands import check_cli_extra, count, errors_in_a_line, overrides_parser
 
@@ -14,8 +13,8 @@ EXAMPLES = """\
 examples:
   gep-audit
       the default job: one release, the composition of the run, and a training with canaries
-  gep-audit mechanism=gep,bgep,gp,spectral privacy.epsilon=1,2,8 --parts release,run --html audit.html
-      every combination of the values given, without training, and a page with plots
+  gep-audit mechanism=gep,bgep,gp,spectral privacy.epsilon=1,2,8 --parts release,run --json audit.json
+      every combination of the values given, without training, with all figures as JSON
   gep-audit --parts training --runs 5
       canaries in five trainings
   gep-audit --replay 200
@@ -42,7 +41,6 @@ def make_parser() -> argparse.ArgumentParser:
     """The options; everything else on the line is an override."""
     parser = overrides_parser("gep-audit", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
-    add("--html", type=Path, metavar="FILE", help="write one page with plots, which works offline")
     add("--parts", type=_parts, default=PARTS, metavar="PART,…", help=f"of {', '.join(PARTS)} (default: all)")
     add("--confidence", type=_share, default=0.95, metavar="C", help="that all bounds hold at once (default: 0.95)")
     add("--accuracy", type=_share, default=0.03, metavar="A", help="of part release (default: 0.03); half takes 4×")

@@ -6,7 +6,6 @@
   const prefersDark = matchMedia("(prefers-color-scheme: dark)");
   const touch = matchMedia("(pointer: coarse)");
   const plots = JSON.parse(document.getElementById("plots").textContent);
-  const hidden = {}; // the legend groups that are switched off, by plot
 
   // Colors: figures name them, the style sheet of the current theme decides what they are.
 
@@ -63,7 +62,9 @@
         namelength: -1,
       },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: color("quiet"), activecolor: color("text") },
-      showlegend: false,
+      showlegend: plot.traces.filter((trace) => trace.showlegend).length > 1,
+      legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)" },
+      uirevision: "kept", // series that were switched off stay off when the theme changes
       ...rest,
       xaxis: axis(xaxis, color),
       yaxis: axis(yaxis, color),
@@ -80,8 +81,7 @@
   function draw(plot) {
     const element = document.getElementById(`plot-${plot.key}`);
     const color = colors();
-    const off = hidden[plot.key] ?? new Set();
-    const traces = resolve(plot.traces, color).map((trace) => ({ ...trace, visible: !off.has(trace.legendgroup) }));
+    const traces = resolve(plot.traces, color);
     const layout = layoutOf(plot, color);
     if (printing.matches) {
       const height = Math.max(0.75 * plot.height, Math.min(plot.height, 180));
@@ -110,19 +110,6 @@
     }
     root.dataset.plots = "drawn";
     performance.mark("plots drawn");
-  }
-
-  // Legend: a button per series.
-
-  for (const button of document.querySelectorAll(".legend button")) {
-    button.addEventListener("click", () => {
-      const key = button.closest("[data-plot]").dataset.plot;
-      const shown = button.getAttribute("aria-pressed") !== "true";
-      button.setAttribute("aria-pressed", String(shown));
-      hidden[key] ??= new Set();
-      hidden[key][shown ? "delete" : "add"](button.dataset.group);
-      draw(plots.find((plot) => plot.key === key));
-    });
   }
 
   // Theme.

@@ -4,7 +4,7 @@ import dp_accounting
 import pytest
 from dp_accounting.pld import PLDAccountant
 
-from lightning_gep.reporting.published import RESULTS
+from recipes.published import RESULTS
 
 DIFFERENCES = {
     "MNIST": {"pate": (3.8, 1.7, 1.4), "bgep": (-1.6, -2.3, -1.3), "gep": (1.6, 1.1, 1.2)},
