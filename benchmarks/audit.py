@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 
-SVG = {"svg.fonttype": "none", "svg.hashsalt": "audit"}  # text stays text, and ids are not random
+from recipes.writing import save_svg
+
 NAMES = {"gep": "GEP", "bgep": "B-GEP", "gp": "GP", "spectral": "spectral"}
 BOUNDS = {
     ("release", "Gaussian"): ("o", "#1d3557", "one release, Gaussian"),
@@ -39,8 +39,7 @@ def draw(findings: list[dict[str, Any]], path: Path) -> None:
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize="small")
-    with matplotlib.rc_context(SVG):
-        figure.savefig(path, metadata={"Date": None})
+    save_svg(figure, path)
 
 
 def main() -> None:

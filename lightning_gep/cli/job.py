@@ -20,7 +20,7 @@ from lightning_gep.arguments import positive_integer
 from lightning_gep.cli.configs import check_keys, flat, job_name
 from lightning_gep.cli.failures import in_a_line
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.loggers.wandb import finish_runs, log_card, log_summary
+from lightning_gep.loggers.wandb import finish_runs, log_outcome
 from lightning_gep.privacy import ledger
 from lightning_gep.reporting.records import NO_PRIVACY, RunRecord, keep_earlier_metrics, locked
 from lightning_gep.strategy.callbacks import PrivacyBudget, PrivacyMonitor
@@ -233,14 +233,9 @@ def _train(config: DictConfig, record: RunRecord, directory: Path) -> None:
         trainer.fit(model, datamodule, ckpt_path=checkpoint if progress.resumed else None)
         trainer.test(model, datamodule, verbose=False)
         progress.note(trainer)
-        log_card(trainer.loggers, getattr(trainer.strategy, "card_directory", None))
-        log_summary(
-            trainer.loggers,
-            mechanism=config.mechanism.mechanism,
-            privacy=record.privacy or {},
-            test_accuracy=record.metrics.get("test/accuracy"),
-            seconds=record.seconds,
-        )
+        results = {"test/accuracy": record.metrics.get("test/accuracy"), "performance/training_seconds": record.seconds}
+        card_directory = getattr(trainer.strategy, "card_directory", None)
+        log_outcome(trainer.loggers, record.privacy or {}, card_directory, **results)
         failed = False
     finally:
         finish_runs(trainer.loggers, failed=failed)

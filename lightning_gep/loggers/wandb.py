@@ -125,41 +125,28 @@ def finish_runs(loggers: Iterable[Logger], failed: bool = False) -> None:
 
 
 @rank_zero_only
-def log_card(loggers: Logger | Iterable[Logger], directory: str | os.PathLike[str] | None) -> None:
-    """Attach the privacy card in `directory`, if there is one, to the W&B runs among `loggers`, as an artifact."""
-    if directory is None or not (Path(directory) / CARD_FILE).is_file():
-        return
-    for logger in _of_wandb([loggers] if isinstance(loggers, Logger) else loggers):
-        artifact = wandb_package().Artifact(f"privacy-card-{logger.experiment.id}", type="privacy-card")
-        for name in (CARD_FILE, CARD_PAGE):
-            artifact.add_file(str(Path(directory) / name))
-        logger.experiment.log_artifact(artifact)
-
-
-@rank_zero_only
-def log_summary(
+def log_outcome(
     loggers: Iterable[Logger],
-    *,
-    mechanism: str,
     privacy: Mapping[str, Any],
-    test_accuracy: float | None = None,
-    seconds: float | None = None,
+    card_directory: str | os.PathLike[str] | None = None,
+    **values: float | None,
 ) -> None:
-    """Write a job's outcome to the summary of the W&B runs among `loggers`.
+    """Write the outcome of a job to the W&B runs among `loggers`: a summary, and the privacy card as an artifact.
 
     `privacy` is the report of the privacy account: it counts every step, while logged rows may end a few steps earlier.
-    The test accuracy is also logged as `accuracy_of/<mechanism>`, so that a chart can show one mechanism.
+    It goes to the summary as `privacy/…`, and `values` that are known as they are named.
     """
-    values: dict[str, Any] = {f"privacy/{name}": value for name, value in privacy.items() if value is not None}
-    values["privacy/private"] = float(privacy["private"])  # a number, as in the rows
-    if test_accuracy is not None:
-        values |= {"test/accuracy": test_accuracy, f"accuracy_of/{mechanism}": test_accuracy}
-    if seconds is not None:
-        values["performance/training_seconds"] = seconds
+    summary = {**{f"privacy/{name}": value for name, value in privacy.items()}, **values}
+    summary["privacy/private"] = float(privacy["private"])  # a number, as in the rows
     for logger in _of_wandb(loggers):
         if isinstance(logger, EpochRows):
             logger.send_rows()  # sent later, they would replace these values
-        logger.experiment.summary.update(values)
+        logger.experiment.summary.update({name: value for name, value in summary.items() if value is not None})
+        if card_directory is not None and (Path(card_directory) / CARD_FILE).is_file():
+            artifact = wandb_package().Artifact(f"privacy-card-{logger.experiment.id}", type="privacy-card")
+            for name in (CARD_FILE, CARD_PAGE):
+                artifact.add_file(str(Path(card_directory) / name))
+            logger.experiment.log_artifact(artifact)
 
 
 def logged_in() -> bool:

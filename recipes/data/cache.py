@@ -5,7 +5,7 @@ import json
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,6 @@ def cached(directory: Path, name: str, recipe: object, make: Callable[[], Arrays
 def checksum(array: NDArray[Any]) -> int:
     """CRC-32 of an array's bytes: it detects accidents, at several GB per second."""
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-
-def identities(files: Sequence[Path]) -> list[tuple[str, int, int]]:
-    """Files by name, size and time: their directory may be moved."""
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
 def _read(entry: Path) -> Arrays | None:

@@ -1,4 +1,4 @@
-"""Reads files of images and features. Damaged or unexpected files raise ConfigurationError."""
+"""Reads files of images. Damaged or unexpected files raise ConfigurationError."""
 
 import zipfile
 import zlib
@@ -37,44 +37,25 @@ def optional(module: str, what: str) -> Any:
 
 def read_images(path: Path) -> Images:
     """`images` (uint8, N × height × width × channels, or without channels) and perhaps `labels` of an .npz file."""
-    arrays = _read_npz(path, "images")
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            arrays = {name: content[name] for name in ("images", "labels") if name in content}
+    except UNREADABLE as error:
+        raise ConfigurationError(f"{path} cannot be read ({error}). It may be damaged: get it again.") from error
+    if "images" not in arrays:
+        raise ConfigurationError(f"{path} has no array 'images'. Save it with np.savez(path, images=..., labels=...).")
     images, labels = arrays["images"], arrays.get("labels")
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
         raise ConfigurationError(
             f"{path} has images of type {images.dtype} and shape {images.shape}. They must be bytes (uint8), "
             "N × height × width × channels."
         )
-    return Images((images if images.ndim == 4 else images[..., None]).transpose(0, 3, 1, 2), labels)
-
-
-def read_features(path: Path) -> dict[str, NDArray[Any]]:
-    """`features` (floating point, N × length) and perhaps `labels` of an .npz file."""
-    arrays = _read_npz(path, "features")
-    features = arrays["features"]
-    if features.ndim != 2 or not np.issubdtype(features.dtype, np.floating) or not np.isfinite(features).all():
+    if labels is not None and (labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer)):
         raise ConfigurationError(
-            f"{path} has features of type {features.dtype} and shape {features.shape}. They must be finite "
-            "floating-point numbers, N × length."
-        )
-    return {key: array.astype(np.float32 if key == "features" else np.int64) for key, array in arrays.items()}
-
-
-def _read_npz(path: Path, key: str) -> dict[str, NDArray[Any]]:
-    """The array `key`, and `labels` if there are any."""
-    try:
-        with np.load(path, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in (key, "labels") if name in content}
-    except UNREADABLE as error:
-        raise ConfigurationError(f"{path} cannot be read ({error}). It may be damaged: get it again.") from error
-    if key not in arrays:
-        raise ConfigurationError(f"{path} has no array {key!r}. Save it with np.savez(path, {key}=..., labels=...).")
-    labels = arrays.get("labels")
-    if labels is not None and (labels.shape != arrays[key].shape[:1] or not np.issubdtype(labels.dtype, np.integer)):
-        raise ConfigurationError(
-            f"{path} has labels of type {labels.dtype} and shape {labels.shape} for {len(arrays[key])} records. There "
+            f"{path} has labels of type {labels.dtype} and shape {labels.shape} for {len(images)} records. There "
             "must be one integer for each."
         )
-    return arrays
+    return Images((images if images.ndim == 4 else images[..., None]).transpose(0, 3, 1, 2), labels)
 
 
 def list_pictures(directory: Path) -> list[Path]:

@@ -26,7 +26,6 @@ class ImageDataModule(LightningDataModule):
     Args:
         name: mnist, svhn or cifar10.
         directory: Where the files are: an .npz, or the official files.
-        cache_directory: Where drawn public images and computed features are kept; `directory`/cache by default.
         download: Let torchvision download missing files.
         extra: Add SVHN's 531 131 extra training images.
         batch_size: Expected records per step.
@@ -44,7 +43,6 @@ class ImageDataModule(LightningDataModule):
         self,
         name: str,
         directory: str = "data",
-        cache_directory: str | None = None,
         download: bool = False,
         extra: bool = False,
         batch_size: int = 1000,
@@ -67,7 +65,7 @@ class ImageDataModule(LightningDataModule):
             raise ConfigurationError(
                 f"extra={extra}, but {self.image_set.title} has no extra images. Use extra=false.", setting="extra"
             )
-        self.store = Store.at(directory, cache_directory, download)
+        self.store = Store.at(directory, download)
         self.train_parts = ("train", "extra") if extra else ("train",)
         self.batch_size, self.aux_batch_size, self.num_workers = batch_size, aux_batch_size, num_workers
         self.validation_size, self.seed = validation_size, seed

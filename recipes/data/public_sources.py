@@ -1,6 +1,5 @@
-"""ImageNet, CIFAR-100 or a folder of pictures as public images: drawn, resized and greyed once, then cached."""
+"""ImageNet, CIFAR-100 or a folder of pictures as public images: drawn, then resized and greyed."""
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 
 from lightning_gep.arguments import one_of, positive_integer, whole_number
 from lightning_gep.errors import ConfigurationError, MissingDataError
-from recipes.data.cache import Arrays, cached, identities
 from recipes.data.files import Shape, fitted, list_pictures, optional, read_images
 from recipes.data.image_sets import CIFAR_100
 from recipes.data.public import PublicImages, label_choice
@@ -22,13 +20,12 @@ Pictures = Sequence[Path] | NDArray[Any]
 """Files, or bytes N × channels × height × width."""
 
 
-class CachedImages(PublicImages):
-    """`count` pictures (None: all), drawn by `seed` and cached in the shape of the private images."""
+class DrawnImages(PublicImages):
+    """`count` pictures (None: all), drawn by `seed` and brought into the shape of the private images."""
 
     def __init__(
         self,
         directory: str = "data",
-        cache_directory: str | None = None,
         download: bool = False,
         count: int | None = 2000,
         seed: int = 0,
@@ -36,20 +33,12 @@ class CachedImages(PublicImages):
     ) -> None:
         if count is not None:
             positive_integer("count", count, "It is the number of public images, e.g. 2000; null takes all.")
-        self.store = Store.at(directory, cache_directory, download)
+        self.store = Store.at(directory, download)
         self.count, self.seed, self.labels = count, whole_number("seed", seed), label_choice(labels)
 
     @abstractmethod
     def open(self) -> tuple[Pictures, NDArray[Any] | None]:
         """All pictures and their labels. Only the drawn ones are read from files."""
-
-    def sources(self) -> Sequence[Path]:
-        """The files that arrays are read from: another file is another draw. Empty for pictures in files."""
-        return []
-
-    def details(self) -> dict[str, str | None]:
-        """What else tells one draw from another."""
-        return {}
 
     @abstractmethod
     def check_files(self) -> None:
@@ -57,22 +46,14 @@ class CachedImages(PublicImages):
 
     def records(self, shape: Shape) -> ImageRecords:
         """The pictures, with their own labels if they have any."""
-        name = f"{self.name}-{'x'.join(map(str, shape))}-{self.count or 'all'}-seed{self.seed}"
         self.check_files()
-
-        def make() -> Arrays:
-            pictures, labels = self.open()
-            rows = self.drawn(len(pictures))
-            chosen = pictures[rows] if isinstance(pictures, np.ndarray) else [pictures[row] for row in rows]
-            arrays = {"images": fitted(chosen, shape)}
-            return arrays if labels is None else {**arrays, "labels": labels[rows]}
-
-        recipe = {"directory": str(self.store.directory.resolve()), "sources": identities(self.sources())}
-        arrays = cached(self.store.cache, name, {**recipe, **self.details()}, make)
-        return ImageRecords(arrays["images"], arrays.get("labels"))
+        pictures, labels = self.open()
+        rows = self.drawn(len(pictures))
+        chosen = pictures[rows] if isinstance(pictures, np.ndarray) else [pictures[row] for row in rows]
+        return ImageRecords(fitted(chosen, shape), None if labels is None else labels[rows])
 
 
-class ImageNet(CachedImages):
+class ImageNet(DrawnImages):
     """`imagenet32_aux.npz` in the directory, or else `imagenet/` in it as torchvision's ImageNet reads it."""
 
     name = "imagenet"
@@ -80,11 +61,10 @@ class ImageNet(CachedImages):
     def __init__(
         self,
         directory: str = "data",
-        cache_directory: str | None = None,
         split: str = "val",
         **drawn: Any,
     ) -> None:
-        super().__init__(directory, cache_directory, **drawn)
+        super().__init__(directory, **drawn)
         self.split = one_of("split", split, ("val", "train"))
         self._npz, self._folder = self.store.directory / "imagenet32_aux.npz", self.store.directory / "imagenet"
 
@@ -111,22 +91,14 @@ class ImageNet(CachedImages):
             ) from error
         return [Path(path) for path, _ in samples], np.array([label for _, label in samples], dtype=np.int64)
 
-    def sources(self) -> Sequence[Path]:
-        """The .npz, if that is what is read."""
-        return [self._npz] if self._npz.is_file() else []
 
-    def details(self) -> dict[str, str | None]:
-        """Which split, and whether the pictures are those of the .npz or of the folder."""
-        return {"split": self.split, "from": self._npz.name if self._npz.is_file() else self._folder.name}
-
-
-class ImageFolder(CachedImages):
+class ImageFolder(DrawnImages):
     """All pictures in a folder and below; the folders in it are classes, in alphabetical order."""
 
     name = "folder"
 
-    def __init__(self, directory: str = "data/imagenet", cache_directory: str | None = None, **drawn: Any) -> None:
-        super().__init__(directory, cache_directory, **drawn)
+    def __init__(self, directory: str = "data/imagenet", **drawn: Any) -> None:
+        super().__init__(directory, **drawn)
 
     def check_files(self) -> None:
         """Raises MissingDataError if there is no picture."""
@@ -144,20 +116,20 @@ class ImageFolder(CachedImages):
         classes = sorted(set(names))
         return files, None if "" in classes else np.array([classes.index(name) for name in names], dtype=np.int64)
 
-    def details(self) -> dict[str, str | None]:
-        """The names of all pictures: with one more, the draw is another."""
-        names = "\n".join(str(path.relative_to(self.store.directory)) for path in list_pictures(self.store.directory))
-        return {"pictures": hashlib.sha256(names.encode()).hexdigest()}
 
-
-class Cifar100(CachedImages):
+class Cifar100(DrawnImages):
     """`cifar100_aux.npz` in the directory, or CIFAR-100's training images as an .npz or in the official format."""
 
     name = "cifar100"
 
+    def __init__(self, directory: str = "data", **drawn: Any) -> None:
+        super().__init__(directory, **drawn)
+        self._own = self.store.directory / "cifar100_aux.npz"
+
     def check_files(self) -> None:
         """Raises MissingDataError if it is not there and must not be downloaded."""
-        if not self.sources() and not self.store.download:
+        there = self._own.is_file() or self.store.download or CIFAR_100.files(self.store.directory, "train")
+        if not there:
             raise MissingDataError(
                 f"CIFAR-100 is not in directory={str(self.store.directory)!r}: put cifar100_aux.npz or the folder "
                 "cifar-100-python there, or set aux.download=true.",
@@ -166,12 +138,6 @@ class Cifar100(CachedImages):
 
     def open(self) -> tuple[Pictures, NDArray[Any] | None]:
         """The arrays, downloaded if need be and allowed."""
-        own = self.store.directory / "cifar100_aux.npz"
-        if own.is_file():
-            return read_images(own)
+        if self._own.is_file():
+            return read_images(self._own)
         return CIFAR_100.read(self.store.directory, "train", download=self.store.download)
-
-    def sources(self) -> Sequence[Path]:
-        """The files that are read, if they are there."""
-        own = self.store.directory / "cifar100_aux.npz"
-        return [own] if own.is_file() else CIFAR_100.files(self.store.directory, "train")

@@ -1,4 +1,4 @@
-"""Where data files are looked for, and where arrays made from them are kept."""
+"""Where data files are looked for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,21 +14,15 @@ from recipes.data.image_sets import ImageSet
 
 @dataclass(frozen=True)
 class Store:
-    """A directory of files, the one where arrays made from them are kept, and whether to download what is missing."""
+    """A directory of files, and whether to download what is missing there."""
 
     directory: Path
-    cache: Path
     download: bool = False
 
     @classmethod
-    def at(cls, directory: str, cache_directory: str | None, download: bool) -> "Store":
-        """From settings; the cache is below the directory by default."""
-        boolean("download", download)
-        for name, value in {"directory": directory, "cache_directory": cache_directory or directory}.items():
-            if not isinstance(value, str) or not value:
-                raise ConfigurationError(f"{name} must be a path, but it is {value!r}. Use e.g. data.", setting=name)
-        place = Path(directory).expanduser()
-        return cls(place, place / "cache" if cache_directory is None else Path(cache_directory).expanduser(), download)
+    def at(cls, directory: str, download: bool) -> "Store":
+        """From settings."""
+        return cls(path_setting("directory", directory), boolean("download", download))
 
     def load(self, image_set: ImageSet, parts: Sequence[str]) -> Images:
         """The images of some parts, one after the other. Raises MissingDataError if a part is not there."""
@@ -46,3 +40,10 @@ class Store:
                     "or set data.download=true.",
                     setting="directory",
                 )
+
+
+def path_setting(name: str, value: str) -> Path:
+    """A path from a setting. Raises ConfigurationError for what cannot be one."""
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{name} must be a path, but it is {value!r}. Use e.g. data.", setting=name)
+    return Path(value).expanduser()

@@ -3,9 +3,9 @@
     python -m recipes.measured --data-directory data
     python -m recipes.measured --data-directory data --data mnist
 
-Trains for two epochs first; interrupted, the same command continues. Writes measured_<data>.json and one picture for
-each figure; what has been measured is drawn again without training. The figures look at private records without noise:
-they are diagnostics for public data sets, and no ε covers them.
+Trains for two epochs first; interrupted, the same command continues the training. Writes measured_<data>.json and one
+picture for each figure; without that file everything is measured anew, with it the figures are only drawn. They look at
+private records without noise: they are diagnostics for public data sets, and no ε covers them.
 """
 
 import argparse

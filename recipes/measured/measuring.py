@@ -1,12 +1,10 @@
 """The measurements behind three figures of the paper, at a few steps of one training.
 
-All figures are drawn from one file, `measured_<data>.json`. It is written after every measured basis, so an
-interrupted command continues where it stopped, and what is there is not measured again. Bases are found by the paper's
-cold start at the current weights, whatever subspace the training used. No ε covers the measurements.
+All figures are drawn from one file, `measured_<data>.json`; once it is there, nothing is measured again. Bases are
+found by the paper's cold start at the current weights, whatever subspace the training used. No ε covers any of it.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,15 +16,12 @@ from omegaconf import DictConfig
 from benchmarks.machine import description
 from lightning_gep.arguments import positive_integer
 from lightning_gep.cli.configs import composed
-from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.files import now, read_json, write_json
 from lightning_gep.privacy.release import Part, Release
-from lightning_gep.reporting.records import RunRecord
 from recipes.measured.batch import ByGroup, of_gradients, of_projection
 from recipes.measured.gradients import PUBLIC, RANDOM, MeasuredGradients
 from recipes.measured.nested_basis import NestedBasis, cold_start, random_basis
 from recipes.measured.training import deciding_settings, experiment, training, weights_after
-from recipes.running.settings import without_machine
 
 EPOCHS = 2
 SOURCES = (*PUBLIC, RANDOM)
@@ -41,7 +36,10 @@ def file_of(asked: argparse.Namespace) -> Path:
 
 
 def measure(asked: argparse.Namespace) -> dict[str, Any]:
-    """All measurements, after training and measuring what is missing."""
+    """All measurements: those in the file, if it is there, or else new ones, after the training."""
+    if file_of(asked).exists():
+        figures: dict[str, Any] = read_json(file_of(asked))
+        return figures
     config = training(asked.data, asked.overrides)
     config.data.directory = str(asked.data_directory)
     if config.threads is not None:
@@ -50,31 +48,42 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
     an_epoch = -(-gradients.num_records // config.data.batch_size)
     ks = sorted({*asked.k, config.mechanism.k})
     clip_norm = composed([f"experiment={experiment(asked.data, 'gp')}"]).mechanism.clip_norm
-    figures = _begun(asked, config, gradients, ks, clip_norm)
     steps = sorted(asked.steps or (epoch * an_epoch for epoch in range(EPOCHS + 1)))
-    there = {step: figures["steps"].get(str(step), {"bases": {}})["bases"] for step in steps}
-    missing = {step: [source for source in SOURCES if source not in bases] for step, bases in there.items()}
-    if not any(missing.values()):
-        return figures
-    _check_same_training(figures, asked)
     weights, record = weights_after(steps, config, asked.working_directory)
-    figures["training"] = {
-        "started": record.started,
-        "seconds": record.seconds,
-        "test_accuracy": record.metrics.get("test/accuracy"),
-        "privacy": record.privacy,
-    }
-    for step, sources in ((step, sources) for step, sources in missing.items() if sources):
+    measured: dict[str, Any] = {}
+    for step in steps:
         gradients.use(weights[step])
-        products = gradients.products()
-        at_step = figures["steps"].setdefault(str(step), {"bases": {}})
-        at_step["gradients"] = of_gradients(products, clip_norm)
-        for source in sources:
+        products, bases = gradients.products(), {}
+        for source in SOURCES:
             start = time.perf_counter()
             found = measure_basis(gradients, products, _basis(gradients, source, step, ks), ks, release_of(config))
-            at_step["bases"][source] = {**found, "seconds": time.perf_counter() - start}
-            write_json(file_of(asked), figures)
-            print(f"step {step}, {source}: {time.perf_counter() - start:.0f} s", flush=True)
+            bases[source] = {**found, "seconds": time.perf_counter() - start}
+            print(f"step {step}, {source}: {bases[source]['seconds']:.0f} s", flush=True)
+        measured[str(step)] = {"bases": bases, "gradients": of_gradients(products, clip_norm)}
+    figures = {
+        "what": NOT_COVERED,
+        "date": now(),
+        "machine": description(),
+        "threads": torch.get_num_threads(),
+        "settings": {
+            "experiment": experiment(asked.data),
+            "training": deciding_settings(config),
+            "private_records": asked.batch,
+            "anchors": asked.anchors,
+            "k": ks,
+            "gp_clip_norm": clip_norm,
+            "groups": dict(zip(gradients.groups.names, gradients.groups.sizes, strict=True)),
+            "training_records": gradients.num_records,
+        },
+        "training": {
+            "started": record.started,
+            "seconds": record.seconds,
+            "test_accuracy": record.metrics.get("test/accuracy"),
+            "privacy": record.privacy,
+        },
+        "steps": measured,
+    }
+    write_json(file_of(asked), figures)
     return figures
 
 
@@ -103,43 +112,4 @@ def measure_basis(
             chosen = zip(groups.names, parts, groups.quotas(k), strict=True)
             first = {name: part[:, :quota] for name, part, quota in chosen}
             figures.setdefault(way, {})[str(k)] = of_projection(products, first, release)
-    return figures
-
-
-def _check_same_training(figures: dict[str, Any], asked: argparse.Namespace) -> None:
-    """Raises ConfigurationError if the weights behind the measurements so far are not there."""
-    before, record = figures["training"], RunRecord.read(asked.working_directory)
-    if before and (record is None or record.started != before["started"]):
-        raise ConfigurationError(
-            f"{file_of(asked).name} has figures of a training begun {before['started']}, and its weights are not in "
-            f"{asked.working_directory.name}. Give its --working-directory, or another --output."
-        )
-
-
-def _begun(
-    asked: argparse.Namespace, config: DictConfig, gradients: MeasuredGradients, ks: Sequence[int], clip_norm: float
-) -> dict[str, Any]:
-    """The measurements so far, or an empty file of them."""
-    settings = {
-        "experiment": experiment(asked.data),
-        "training": deciding_settings(config),
-        "private_records": asked.batch,
-        "anchors": asked.anchors,
-        "k": list(ks),
-        "gp_clip_norm": clip_norm,
-        "groups": dict(zip(gradients.groups.names, gradients.groups.sizes, strict=True)),
-        "training_records": gradients.num_records,
-    }
-    if not file_of(asked).exists():
-        machine, threads = description(), torch.get_num_threads()
-        begun = {"what": NOT_COVERED, "date": now(), "machine": machine, "threads": threads, "settings": settings}
-        return {**begun, "training": {}, "steps": {}}
-    figures: dict[str, Any] = read_json(file_of(asked))
-    before, settings = (without_machine(each) for each in (figures["settings"], json.loads(json.dumps(settings))))
-    changed = [f"{key}: {before.get(key)} → {value}" for key, value in settings.items() if before.get(key) != value]
-    if changed:
-        raise ConfigurationError(
-            f"{file_of(asked).name} has figures of other settings ({'; '.join(changed)}). Measure with those, or give "
-            "another --output."
-        )
     return figures

@@ -16,9 +16,9 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lightning_gep.arguments import quoted
+from lightning_gep.cli.interrupts import handled_by
 from lightning_gep.errors import ConfigurationError, MissingDataError
 from lightning_gep.reporting.records import RunRecord
-from recipes.running.ending import signals_as_ctrl_c
 from recipes.running.outcome import make_result, read_result, result_file, write_result
 from recipes.running.parking import fetch, park
 from recipes.running.settings import Settings, composed, overrides_of, run_directory, without_machine
@@ -118,7 +118,7 @@ def work(runs: Sequence[Run], places: Places, *, jobs: int = 2, seconds: float |
     """Run what has no result yet, in this order. After `seconds` or a signal, running jobs are stopped and parked."""
     waiting, running, outcome = deque(runs), list[Job](), Outcome()
     end, next_lines = time.monotonic() + (seconds or float("inf")), time.monotonic() + SECONDS_BETWEEN_LINES
-    with signals_as_ctrl_c():
+    with handled_by(signal.default_int_handler, _stops()):
         try:
             while (waiting or running) and time.monotonic() < end:
                 while waiting and len(running) < jobs:
@@ -197,3 +197,11 @@ def start(arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on once
         )
+
+
+def _stops() -> list[signal.Signals]:
+    """Signals that are like Ctrl-C: SIGTERM, and a closed terminal unless nohup ignores it."""
+    stops = [signal.SIGINT, signal.SIGTERM]  # scripts ignore SIGINT in the background, and runs would inherit that
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        stops.append(signal.SIGHUP)
+    return stops

@@ -14,8 +14,7 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.loggers.wandb import (
     PrivateWandbLogger,
     finish_runs,
-    log_card,
-    log_summary,
+    log_outcome,
 )
 from lightning_gep.reporting.records import RunRecord
 from lightning_gep.strategy.callbacks import PerformanceMonitor, PrivacyMonitor
@@ -67,7 +66,7 @@ def test_a_job_is_one_run_with_exactly_what_may_be_known(tmp_path, capfd):
     logger = PrivateWandbLogger(tmp_path / "job", job_type="gep", tags=["ours"])
     logger.log_hyperparams({"seed": 0, "mechanism": {"k": 6, "split": [1.0, 2.0]}, "sweep": None})
     report = train(tmp_path / "job", logger, Talkative()).strategy.privacy.report()
-    log_summary([logger], mechanism="gep", privacy=report, test_accuracy=0.75, seconds=2.0)
+    log_outcome([logger], report, **{"test/accuracy": 0.75, "performance/training_seconds": 2.0})
     finish_runs([logger])
     assert "a line for the console" in capfd.readouterr().out, "it was printed"
 
@@ -78,11 +77,11 @@ def test_a_job_is_one_run_with_exactly_what_may_be_known(tmp_path, capfd):
     assert (run.run.job_type, list(run.run.tags)) == ("gep", ["ours"])
     assert run.exit_code == 0
     of_the_account = {f"privacy/{name}" for name in report}
-    at_the_end = {"test/accuracy", "accuracy_of/gep", "performance/training_seconds"}
+    at_the_end = {"test/accuracy", "performance/training_seconds"}
     assert {key for key in run.summary if not key.startswith("_")} == run.keys | of_the_account | at_the_end
     assert run.summary["privacy/epsilon"] == pytest.approx(report["epsilon"])
     assert run.summary["privacy/steps"] == 10
-    assert run.summary["accuracy_of/gep"] == 0.75
+    assert run.summary["test/accuracy"] == 0.75
 
     # Neither console nor code nor the machine: no output, stats, environment or files.
     assert run.kinds - {"config"} == {"header", "run", "telemetry", "metric", "history", "summary", "exit"}
@@ -136,14 +135,10 @@ def test_a_resumed_job_continues_its_run(tmp_path):
 
 def test_the_card_is_an_artifact(tmp_path):
     logger, card = PrivateWandbLogger(tmp_path / "job"), tmp_path / "checkpoints"
-    for nothing in (None, card):
-        log_card(logger, nothing)
-    finish_runs([logger])
-    assert written_runs(tmp_path) == [], "no card, no run"
     card.mkdir()
     for name in ("privacy_card.json", "privacy_card.html", "last.ckpt"):
         (card / name).write_text("{}")
-    log_card([CSVLogger(tmp_path), logger], card)
+    log_outcome([CSVLogger(tmp_path), logger], {"private": True}, card)
     finish_runs([logger])
     (run,) = written_runs(tmp_path)
     (artifact,) = run.artifacts
@@ -216,7 +211,7 @@ def test_other_processes_begin_no_run(tmp_path, monkeypatch):
     logger = PrivateWandbLogger(tmp_path)
     logger.log_hyperparams({"a": 1})
     logger.log_metrics({"a": 1.0, "epoch": 0}, 0)
-    log_summary([logger], mechanism="gp", privacy={"private": True})
+    log_outcome([logger], {"private": True})
     finish_runs([logger])
     assert not (tmp_path / "wandb").exists()
 
@@ -247,7 +242,7 @@ def test_the_config_makes_it_beside_the_csv(tmp_path):
     config = composed(["logger=wandb", "privacy.epsilon=2"], tmp_path / "job")
     loggers = [instantiate(entry) for entry in config.logger.values()]
     assert [type(logger) for logger in loggers] == [CSVLogger, PrivateWandbLogger]
-    log_summary(loggers, mechanism="gp", privacy={"private": False, "epsilon": float("inf"), "target_epsilon": None})
+    log_outcome(loggers, {"private": False, "epsilon": float("inf"), "target_epsilon": None})
     finish_runs(loggers)
     (run,) = written_runs(tmp_path)
     assert (run.run.job_type, list(run.run.tags)) == ("gep", ["gep", "epsilon=2"])

@@ -8,7 +8,7 @@ from recipes.data.efficientnet import EfficientNetLite0
 from recipes.data.features import FeaturesDataModule, extract_features
 from recipes.data.public import TestSamples
 from recipes.data.public_sources import Cifar100, ImageNet
-from tests.data_files import labels, pixels
+from tests.data_files import pixels
 
 
 class Means:
@@ -33,13 +33,6 @@ def features(directory, cache, network=None, **settings):
     module.prepare_data()
     module.setup()
     return module
-
-
-def write_features(directory, length=3, count=30, **arrays):
-    rng = np.random.default_rng(0)
-    for part in ("train", "test"):
-        content = {"features": rng.normal(size=(count, length)), "labels": labels(count), **arrays}
-        np.savez(directory / f"cifar10_features_{part}.npz", **content)
 
 
 def test_the_records_are_features_scaled_to_length_1_with_the_labels_of_the_images(small_data, tmp_path):
@@ -88,56 +81,22 @@ def test_an_interrupted_computation_goes_on_where_it_stopped(damaged, tmp_path, 
 def test_public_features_come_from_the_same_network(small_data, tmp_path):
     module = features(small_data, tmp_path, aux=TestSamples(count=5))
     assert [len(module.aux_dataloader().dataset), len(module.test)] == [5, 15]
-    module = features(small_data, tmp_path, aux=ImageNet(str(small_data), str(tmp_path), count=8))
+    module = features(small_data, tmp_path, aux=ImageNet(str(small_data), count=8))
     public = module.aux_dataloader().dataset
     assert len(public) == 8
     images = module.aux.records((3, 32, 32)).inputs
     means = torch.tensor(images[2].mean(axis=(1, 2))).float()
     assert torch.allclose(public[2][0], means / means.norm())
-    module = features(small_data, tmp_path, aux=Cifar100(str(small_data), str(tmp_path), count=None, labels="true"))
+    module = features(small_data, tmp_path, aux=Cifar100(str(small_data), count=None, labels="true"))
     with pytest.raises(ConfigurationError, match="labels of these public images go from 0 to 29"):
         module.aux_dataloader()
     with pytest.raises(ConfigurationError, match="aux=Subset cannot be turned into features"):
         features(small_data, tmp_path, aux=torch.utils.data.Subset([1], [0])).aux_dataloader()
 
 
-def test_features_of_ones_own_are_used_instead(small_data, tmp_path):
-    write_features(tmp_path)
-    network = Means()
-    module = features(tmp_path, tmp_path / "cache", network, aux=TestSamples(count=6, labels="true"))
-    assert network.seen == 0
-    assert [len(module.train), len(module.test), len(module.aux_dataloader().dataset)] == [30, 24, 6]
-    module.aux = ImageNet(str(small_data), str(tmp_path / "cache"), count=8)
-    with pytest.raises(
-        ConfigurationError, match=r"given as files, so the public ones must be too: put imagenet_features"
-    ):
-        module.aux_dataloader()
-    np.savez(tmp_path / "imagenet_features.npz", features=np.eye(3))
-    with pytest.raises(ConfigurationError, match=r"count=8 is above the 3 public images of imagenet. Use at most 3"):
-        module.aux_dataloader()
-    for count, expected in ((2, 2), (None, 3)):
-        module.aux = ImageNet(str(small_data), str(tmp_path / "cache"), count=count)
-        assert len(module.aux_dataloader().dataset) == expected
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"features": np.full((30, 3), np.nan)}, "They must be finite"),
-        ({"features": np.zeros((30, 3), int)}, "features of type int64"),
-        ({"features": np.zeros(30)}, r"features of type float64 and shape \(30,\)"),
-        (
-            {"features": np.zeros((30, 4))},
-            "num_features=3, but the feature vectors have 4 entries. Set data.num_features=4",
-        ),
-        ({"labels": labels(29)}, r"labels of type int64 and shape \(29,\) for 30 records"),
-        ({"labels": labels(30) + 5}, "must have an array 'labels' with integers from 0 to 9"),
-    ],
-)
-def test_features_that_cannot_be_used_are_refused(arrays, message, tmp_path):
-    write_features(tmp_path, **arrays)
-    with pytest.raises(ConfigurationError, match=message):
-        features(tmp_path, tmp_path / "cache")
+def test_another_length_of_features_is_named(small_data, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"have 3 entries. Set data.num_features=3"):
+        features(small_data, tmp_path, num_features=4)
 
 
 def test_the_pre_trained_network_sees_each_image_by_itself_and_tells_them_apart():

@@ -75,11 +75,11 @@ def test_the_splits_share_no_image_and_leave_none_out(mnist):
 
 
 def test_extra_images_of_svhn_follow_the_others(small_data, tmp_path):
-    module = data(small_data, "svhn", cache_directory=str(tmp_path), extra=True)
+    module = data(small_data, "svhn", extra=True)
     assert len(module.train) == 40
     expected = torch.tensor(pixels(10, seed=2)[3].transpose(2, 0, 1) / 127.5 - 1).float()
     assert torch.allclose(module.train[33][0], expected)
-    assert len(data(small_data, "svhn", cache_directory=str(tmp_path)).train) == 30
+    assert len(data(small_data, "svhn").train) == 30
 
 
 def test_test_samples_leave_the_evaluation(mnist):

@@ -43,12 +43,12 @@ def test_imagenet_as_torchvision_leaves_it(tmp_path):
 def test_a_folder_of_pictures_of_all_sizes_and_colours(tmp_path):
     data_files.write_pictures(tmp_path / "all", ["cat", "dog"], each=5)
     (tmp_path / "all" / "cat" / "notes.txt").write_text("not a picture")
-    source = ImageFolder(str(tmp_path / "all"), str(tmp_path / "cache"), count=None)
+    source = ImageFolder(str(tmp_path / "all"), count=None)
     for shape in (COLOUR, GREY):
         assert images(source, shape).shape == (10, *shape)
     assert source.records(COLOUR).labels == 5 * [0] + 5 * [1]
     data_files.write_pictures(tmp_path / "flat", [""], each=3)
-    assert ImageFolder(str(tmp_path / "flat"), str(tmp_path / "cache"), count=None).records(COLOUR).labels is None
+    assert ImageFolder(str(tmp_path / "flat"), count=None).records(COLOUR).labels is None
 
 
 def test_labels_are_drawn_afresh_or_those_of_the_source(tmp_path):
@@ -65,7 +65,7 @@ def test_labels_that_cannot_be_used_are_refused(tmp_path, small_data):
     with pytest.raises(ConfigurationError, match=r"aux\.labels=true, but these public images have no labels"):
         public_dataset(ImageNet(str(tmp_path), count=None, labels=True), COLOUR, 10)
     with pytest.raises(ConfigurationError, match="labels of these public images go from 0 to 29, and the model has 10"):
-        public_dataset(Cifar100(str(small_data), str(tmp_path), count=None, labels="true"), COLOUR, 10)
+        public_dataset(Cifar100(str(small_data), count=None, labels="true"), COLOUR, 10)
     assert [label_choice(value) for value in ("random", "true", True)] == ["random", "true", "true"]
     with pytest.raises(ConfigurationError, match="labels='rnadom' is not known"):
         TestSamples(labels="rnadom")

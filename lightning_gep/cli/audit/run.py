@@ -80,16 +80,8 @@ def subject_of(config: DictConfig) -> Subject:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, str, float], None]]:
-    """A bar on stderr that is gone at the end; without a terminal, a line for everything that begins."""
+    """A bar on stderr; without a terminal, what it says at the end."""
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task, last = bar.add_task("", total=1.0), [""]
-
-        def report(before: str, what: str, share: float) -> None:
-            what = before + what
-            bar.update(task, description=what, completed=share)
-            if not console.is_terminal and what != last[0]:
-                console.print(Text(what), highlight=False)
-            last[0] = what
-
-        yield report
+    with Progress(console=console, transient=console.is_terminal) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda before, what, share: bar.update(task, description=before + what, completed=share)
