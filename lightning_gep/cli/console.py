@@ -13,11 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_gep.privacy.files import CARD_PAGE
-from lightning_gep.privacy.rounding import rounded_up
-from lightning_gep.reporting.facts import COLUMNS
+from lightning_gep.reporting.facts import COLUMNS, not_private_sentence
 from lightning_gep.reporting.records import RunRecord
 from lightning_gep.reporting.runs import run_of
-from lightning_gep.reporting.text import counted, percent
+from lightning_gep.reporting.text import NOTHING, counted
 
 STDOUT, STDERR = 1, 2
 WIDTH_OF_A_FILE = 120
@@ -88,18 +87,16 @@ def outcome_table(runs: Runs) -> Table:
 
 def summary_rows(record: RunRecord, directory: Path) -> dict[str, str]:
     """What a single run prints at its end."""
-    privacy = record.privacy or {}
-    card = directory / "checkpoints" / CARD_PAGE
-    tested = {name.replace("/", " "): value for name, value in record.metrics.items() if name.startswith("test/")}
+    run, card = run_of(record), directory / "checkpoints" / CARD_PAGE
+    figures = {column.title: column.text(run) for column in COLUMNS if column.key not in ("job", "status")}
+    others = {name: f"{value:.4g}" for name, value in record.metrics.items() if name.startswith("test/")}
+    others.pop("test/accuracy", None)
     return {
-        "mechanism": record.config["mechanism"]["mechanism"],
-        **{name: percent(value) if "accuracy" in name else f"{value:.4g}" for name, value in tested.items()},
-        "ε spent": _spent(record),
-        **({"δ": f"{privacy['delta']:g}"} if "delta" in privacy else {}),
-        "steps": str(privacy["steps"]),
-        "training time": f"{record.seconds:.1f} s",
-        "outputs": short_path(directory),
-        **({} if record.without_privacy else {"privacy card": short_path(card)}),
+        **{name: text for name, text in figures.items() if text != NOTHING},
+        **others,
+        **({"Privacy": not_private_sentence([run])} if run.not_private else {}),
+        "Outputs": short_path(directory),
+        **({} if record.without_privacy else {"Privacy card": short_path(card)}),
     }
 
 
@@ -131,16 +128,6 @@ def _print_changes(directory: Path, jobs: Sequence[str], console: Console, done:
 def _figures(record: RunRecord) -> dict[str, str]:
     run = run_of(record)
     return {column.title: column.text(run) for column in FIGURES}
-
-
-def _spent(record: RunRecord) -> str:
-    privacy = record.privacy or {}
-    target = privacy.get("target_epsilon")
-    if not privacy.get("noise_multiplier"):
-        return "∞ (not private: there is no noise)"
-    if not privacy["private"]:
-        return "∞ (not private: sampling and noise can be repeated)"
-    return rounded_up(float(privacy["epsilon"])) + (f" of {target:g}" if target is not None else "")
 
 
 def _flush() -> None:

@@ -67,8 +67,8 @@ def selection_sentence(collection: Collection) -> str:
 
 def not_private_sentence(runs: list[Run]) -> str:
     """Counts the runs that have no guarantee; empty if all have one."""
-    without_noise = [run for run in runs if run.noise_multiplier == 0]
-    seeded = [run for run in runs if run.not_private and run.noise_multiplier != 0]
+    without_noise = [run for run in runs if run.not_private and not run.noise_multiplier]
+    seeded = [run for run in runs if run.not_private and run.noise_multiplier]
     parts = [f"{counted(len(without_noise), 'run')} without noise (ε = ∞)"] if without_noise else []
     parts += [f"{counted(len(seeded), 'run')} whose sampling and noise are reproducible"] if seeded else []
     return f"Not private: {listed(parts)}." if parts else ""

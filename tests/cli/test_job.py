@@ -134,8 +134,8 @@ def test_a_job_without_privacy_is_plain_training_and_says_so(tmp_path, monkeypat
     assert not list(tmp_path.rglob("*.ledger"))
     assert not list(tmp_path.rglob("privacy_card*")), "there is nothing that a card could promise"
     rows = summary_rows(record, tmp_path)
-    assert rows["ε spent"].startswith("∞ (not private")
-    assert not {"δ", "privacy card"} & rows.keys()
+    assert (rows["ε spent / target"], rows["Privacy"]) == ("∞", "Not private: 1 run without noise (ε = ∞).")
+    assert not {"δ", "Privacy card"} & rows.keys()
     assert train(plain(tmp_path)) == RunRecord.read(tmp_path)
 
 

@@ -36,7 +36,7 @@ def test_a_short_run_from_end_to_end(tmp_path):
     assert (directory / "checkpoints" / "last.ckpt").is_file()
     assert "privacy/epsilon" in (directory / "metrics" / "metrics.csv").read_text()
     assert "epsilon: 8.0" in (directory / ".hydra" / "config.yaml").read_text()
-    for part in ("gep", "test accuracy", "ε spent", "of 8", "0.0001", "20", str(directory.relative_to(tmp_path))):
+    for part in ("GEP", "Test", "ε spent / target", " / 8", "0.0001", "20 / 20", str(directory.relative_to(tmp_path))):
         assert part in result.stdout
 
 
@@ -129,12 +129,14 @@ def rows(privacy, directory=Path("outputs/a")):
 
 
 def test_the_summary_rounds_epsilon_up_and_says_when_a_run_was_not_private(tmp_path):
-    assert rows(report())["ε spent"] == "7.997 of 8"
-    assert rows(report(target_epsilon=None))["ε spent"] == "7.997"
-    assert rows(report(noise_multiplier=0.0, private=False))["ε spent"] == "∞ (not private: there is no noise)"
-    assert "noise can be repeated" in rows(report(epsilon="inf", private=False))["ε spent"]
-    assert rows(report())["test accuracy"] == "93.6 %"
-    assert rows(report(), tmp_path)["outputs"] == str(tmp_path)
+    assert rows(report())["ε spent / target"] == "7.997 / 8"
+    assert rows(report(target_epsilon=None))["ε spent / target"] == "7.997"
+    without_noise = report(epsilon="inf", noise_multiplier=0.0, private=False)
+    assert rows(without_noise)["Privacy"] == "Not private: 1 run without noise (ε = ∞)."
+    assert "reproducible" in rows(report(epsilon="inf", private=False))["Privacy"]
+    assert rows(report())["Test"] == "93.6 %"
+    assert rows(report())["test/loss"] == "0.1235"
+    assert rows(report(), tmp_path)["Outputs"] == str(tmp_path)
 
 
 def test_help_shows_examples_and_exit_codes_at_once(tmp_path):
