@@ -38,12 +38,14 @@ def accuracy_plots(runs: list[Run]) -> list[Plot]:
 
 
 def accuracy_against(axis: str, runs: list[Run], key: str, label: str = "") -> Plot | None:
-    """A line for runs that differ in ε, or in k, and in the seed alone; None unless some line has two points."""
+    """A line for runs that differ in ε, or in k, and in the seed alone; None without two finite places."""
     place_of = AXES[axis]
     groups = by_settings([run for run in runs if place_of(run) is not None], axis)
-    finite = {name: {x for run in found if math.isfinite(x := place_of(run) or 0.0)} for name, found in groups.items()}
-    ticks = sorted(set().union(*finite.values()))
-    if (len(ticks) < 2) if axis == "ε" else not any(len(places) > 1 for places in finite.values()):
+    if axis == "k":  # mechanisms are compared at any ε, but a single k says nothing
+        groups = {name: found for name, found in groups.items() if len({run.k for run in found}) > 1}
+    places = (place_of(run) for found in groups.values() for run in found)
+    ticks = sorted({x for x in places if x is not None and math.isfinite(x)})
+    if len(ticks) < 2:
         return None
     plot = Plot(
         key=key,
