@@ -7,8 +7,9 @@ from pathlib import Path
 TEMPLATES = Path(__file__).parent / "project"
 NEXT = """\
 gep-init: wrote {files} to {directory}
-Put your images into {directory}/data/train/<class>/ and {directory}/data/test/<class>/ (and public ones, if you have
-any, into {directory}/data/public/any/); then, in {directory}:
+Put your images into {directory}/data/train/<class>/ (those to test on, if you have set some aside, into
+{directory}/data/test/<class>/, and public ones, if you have any, into {directory}/data/public/any/). Then, in
+{directory}:
   python train.py    trains privately and writes a privacy card below runs/; settings are in config.yaml
   gep-report .       writes report.html about all runs
   pytest             checks that the project still works (pip install pytest)

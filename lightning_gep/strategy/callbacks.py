@@ -21,7 +21,7 @@ PROCESS = Path("/proc/self")
 
 
 class PrivacyMonitor(Callback):
-    """Logs the privacy state to every logger after each step, and ε to the progress bar.
+    """Logs the privacy state to every logger after each step, and ε, if it is finite, to the progress bar.
 
     Logged are `privacy/epsilon`, `privacy/delta`, `privacy/noise_multiplier`, `privacy/steps`, `privacy/private` (1 or
     0) and, with a target ε, `privacy/remaining_epsilon`. If the strategy has `log_nonprivate=True`, the callback also
@@ -43,9 +43,9 @@ class PrivacyMonitor(Callback):
     ) -> None:
         strategy, account = _private_run(trainer, self)
         spent = account.epsilon()
-        # The bar shows three decimals, and a bar of 80 columns has no room for more.
-        shown = spent if math.isinf(spent) else float(rounded_up(spent))
-        pl_module.log("ε", shown, prog_bar=True, logger=False, batch_size=1)
+        if math.isfinite(spent):  # a bar shows infinity as "inf.0"
+            # The bar shows three decimals, and a bar of 80 columns has no room for more.
+            pl_module.log("ε", float(rounded_up(spent)), prog_bar=True, logger=False, batch_size=1)
         values = {
             "epsilon": spent,
             "delta": account.delta,

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
 from lightning_gep.errors import ConfigurationError, LedgerError
@@ -47,6 +47,7 @@ class AccountedStrategy(ProcessStrategy):
     """Everything the newest fit decided before its first step."""
     _trust_checkpoint = False
     _checkpoint: Path | None = None
+    _last_saved: str | None = None
     _trainer_of_run: Trainer | None = None
     _released: ReleasedWeights | None = None
     _failed = False
@@ -63,6 +64,8 @@ class AccountedStrategy(ProcessStrategy):
             checkpoint[CHECKPOINT_KEY] = state
         self._note_release(checkpoint.get("state_dict", {}))
         super().save_checkpoint(checkpoint, filepath, storage_options)
+        if self._fits:
+            self._last_saved = str(filepath)
         if self._card is not None and self._fits:
             self._card.write()
 
@@ -238,6 +241,8 @@ class AccountedStrategy(ProcessStrategy):
         self._failed = True
         if self._card is not None:
             self._card.failed = True
+        if isinstance(exception, KeyboardInterrupt) and self._fits and self.prepared is not None:
+            _say_how_to_continue(self.prepared.account, self._last_saved)
 
     @property
     def card_directory(self) -> Path | None:
@@ -271,6 +276,17 @@ class AccountedStrategy(ProcessStrategy):
 def without_basis(saved: dict[str, Any]) -> dict[str, Any]:
     """A privacy state without what may be large and can be computed again: its basis, and a running mean."""
     return {**saved, "subspace": None, "residual_memory": None}
+
+
+def _say_how_to_continue(account: PrivacyAccount, checkpoint: str | None) -> None:
+    """After an interruption, where the run can be taken up again: to start anew instead costs its ε once more."""
+    planned = account.plan.planned_steps
+    if checkpoint is not None and (planned is None or account.steps < planned):
+        of = "" if planned is None else f" of {planned}"
+        rank_zero_info(
+            f"Interrupted after {account.steps}{of} steps. To continue, fit with ckpt_path={checkpoint!r}: "
+            "a new run on the same records would spend ε again."
+        )
 
 
 def _warn_of_unfinished(folder: Path) -> None:

@@ -40,6 +40,12 @@ def test_the_monitor_logs_the_privacy_state_and_nothing_private(tmp_path):
     assert float(fit.progress_bar_metrics["ε"]) == pytest.approx(shown, abs=1e-6)  # the bar itself may round down
 
 
+def test_the_bar_shows_no_infinite_epsilon(tmp_path):
+    fit = fitted(tmp_path, strategy(mechanism="gp", noise_multiplier=0.0), [PrivacyMonitor()])
+    assert fit.progress_bar_metrics == {}
+    assert float(fit.callback_metrics["privacy/epsilon"]) == float("inf")
+
+
 def test_what_training_step_logs_is_dropped_unless_asked_for_and_then_named(tmp_path):
     fitted(tmp_path / "quiet", strategy(), [])
     assert "train" not in logged_names(tmp_path / "quiet")[1]

@@ -328,7 +328,7 @@ def test_trying_out_a_module_is_quiet_and_the_start_is_one_block(tmp_path, capsy
     assert len(lines) == 7
     assert "private: ε at most 4, δ = 0.001, by rdp" in lines[1]
     assert "53 parameters" in lines[4]
-    assert "of gradients for 16 records at a time" in lines[4]
+    assert "of gradients (16 records at a time)" in lines[4]
     assert "train/loss" in lines[5]
     assert lines[6].endswith("privacy_card.html")
     assert {path.name for path in tmp_path.iterdir()} == {"privacy"}

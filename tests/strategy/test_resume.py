@@ -1,5 +1,7 @@
 """Checkpoints, resumes and kills: the count never falls, the draws never repeat, the seeded run repeats exactly."""
 
+import re
+import signal
 import warnings
 from contextlib import nullcontext
 
@@ -84,6 +86,24 @@ def test_starting_anew_beside_an_unfinished_run_is_warned_of(tmp_path, begun):
         (ledger,) = sorted((begun / "privacy").glob("*.ledger"))[:1]
         (tmp_path / "privacy" / "damaged.ledger").write_bytes(ledger.read_bytes().replace(b"1", b"2"))
         run(tmp_path, strategy(), steps=1)
+
+
+def test_an_interruption_says_how_to_continue(tmp_path, caplog):
+    def interrupt(trainer, *_):
+        if trainer.global_step == 2:
+            raise KeyboardInterrupt
+
+    handler = signal.getsignal(signal.SIGINT)
+    callbacks = [every_step(tmp_path), LambdaCallback(on_train_batch_end=interrupt)]
+    try:
+        with caplog.at_level("INFO", logger="lightning.pytorch"), pytest.raises(SystemExit):
+            run(tmp_path, strategy(), callbacks=callbacks)
+    finally:
+        signal.signal(signal.SIGINT, handler)  # which Lightning has changed
+    (said,) = (record.message for record in caplog.records if record.message.startswith("Interrupted"))
+    assert f"after 2 of {STEPS} steps" in said
+    _, second = run(tmp_path, strategy(), checkpoint=re.search("ckpt_path='(.*)'", said)[1])
+    assert second.global_step == STEPS
 
 
 def test_lost_steps_shorten_a_run_with_a_target(tmp_path):
