@@ -6,7 +6,7 @@ Each measurement is a process of its own, so that no one's memory or warm caches
 import argparse
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from datetime import date
@@ -37,7 +37,8 @@ def main() -> None:
     settings = [s for s in (QUICK if options.quick else FULL) if not options.settings or s.name in options.settings]
     name = "quick" if options.quick else "latest"
     file = options.output / f"{name}.json"
-    kept = json.loads(file.read_text())["settings"] if options.settings and file.exists() else {}
+    part = options.settings or options.contenders
+    kept = json.loads(file.read_text())["settings"] if part and file.exists() else {}
     results = {
         "date": str(date.today()),
         "threads": torch.get_num_threads(),
@@ -45,7 +46,10 @@ def main() -> None:
         "settings": kept,
     }
     for setting in settings:
-        results["settings"][setting.name] = measure(setting, options.repetitions, quick=options.quick)
+        before = kept.get(setting.name, {}).get("contenders", {}) if options.contenders else {}
+        names = [name for name in CONTENDERS if not options.contenders or name in ("plain", *options.contenders)]
+        found = measure(setting, names, options.repetitions, quick=options.quick)
+        results["settings"][setting.name] = joined(setting, {**before, **found})
         options.output.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(results, indent=2) + "\n")
         (options.output / f"{name}.md").write_text(markdown(results))
@@ -58,23 +62,35 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one small network, one repetition: half a minute")
     parser.add_argument("--repetitions", type=int, default=None, help="interleaved repetitions (default 3; quick: 1)")
     parser.add_argument("--settings", nargs="*", default=[], help="only these settings; the others' figures stay")
+    parser.add_argument(
+        "--contenders",
+        nargs="*",
+        default=[],
+        choices=CONTENDERS,
+        help="only these and plain Lightning; the others' figures stay, with their date",
+    )
     parser.add_argument("--output", type=Path, default=HERE / "results", help="where the figures go")
     options = parser.parse_args()
     options.repetitions = options.repetitions or (1 if options.quick else 3)
     return options
 
 
-def measure(setting: Setting, repetitions: int, *, quick: bool) -> dict[str, Any]:
-    """All contenders at one setting: medians over the repetitions, with the smallest and the largest."""
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
+def measure(setting: Setting, contenders: Sequence[str], repetitions: int, *, quick: bool) -> dict[str, Any]:
+    """Contenders at one setting: medians over the repetitions, with the smallest and the largest."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
     with Progress() as progress:
-        task = progress.add_task(setting.name, total=repetitions * len(CONTENDERS))
+        task = progress.add_task(setting.name, total=repetitions * len(contenders))
         for _ in range(repetitions):
-            for contender in CONTENDERS:
+            for contender in contenders:
                 progress.update(task, description=f"{setting.name}: {contender}")
                 found[contender].append(in_a_process(contender, setting, steps_of(contender, quick=quick)))
                 progress.advance(task)
-    table = {contender: summary(contender, runs) for contender, runs in found.items()}
+    return {contender: summary(contender, runs) for contender, runs in found.items()}
+
+
+def joined(setting: Setting, table: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a setting, in the order of the contenders, and what follows from them."""
+    table = {name: table[name] for name in CONTENDERS if name in table}
     speed = matmul_speed(setting)
     limit = seconds_at_the_limit(
         setting,
@@ -112,9 +128,10 @@ def _measured(contender: str, setting: str, steps: int, changes: dict[str, Any])
 
 
 def summary(contender: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Seconds of a step and memory of a process over the repetitions."""
+    """Seconds of a step and memory of a process over the repetitions, and the day they were measured."""
     seconds = [lap for run in runs for lap in step_seconds(contender, run["seconds"])]
     return {
+        "date": str(date.today()),
         "seconds": spread(seconds),
         "peak_mb": spread([run["peak_mb"] for run in runs]),
         "growth_mb": spread([run["peak_mb"] - run["baseline_mb"] for run in runs]),

@@ -34,28 +34,34 @@ def markdown(results: dict[str, Any]) -> str:
         "",
     ]
     for name, setting in results["settings"].items():
-        lines += [*section(name, setting), ""]
+        lines += [*section(name, setting, results["date"]), ""]
     return "\n".join(lines)
 
 
-def section(name: str, setting: dict[str, Any]) -> list[str]:
-    """One setting's table."""
+def section(name: str, setting: dict[str, Any], today: str) -> list[str]:
+    """One setting's table; contenders that were not measured today have their date."""
     table, limit = setting["contenders"], setting["limit_seconds"]
 
     def ratio(figure: str, of: str, to: str) -> float:
         return table[of][figure]["median"] / table[to][figure]["median"]
 
     rows = [
-        f"| {NAMES[contender]} | {cell(figures['seconds'], 's', 2)} | {ratio('seconds', contender, 'plain'):.2f} | "
-        f"{cell(figures['peak_mb'], 'MB', 0)} | {figures['growth_mb']['median']:.0f} MB |"
+        f"| {NAMES[contender]}{dated(figures, today)} | {cell(figures['seconds'], 's', 2)} | "
+        f"{ratio('seconds', contender, 'plain'):.2f} | {cell(figures['peak_mb'], 'MB', 0)} | "
+        f"{figures['growth_mb']['median']:.0f} MB |"
         for contender, figures in table.items()
     ]
-    return [
+    lines = [
         f"## {name}: n = {setting['n']}, m = {setting['m']}, k = {setting['k']}, microbatch {setting['microbatch']}",
         "",
         "| | a step | × plain | peak memory | above set-up |",
         "|---|---|---|---|---|",
         *rows,
+    ]
+    if not table.keys() >= {"gradients", "gradients_each", "opacus_hooks", "gp", "gep", "gep_auto", "paper"}:
+        return lines
+    return [
+        *lines,
         "",
         "The limit for GEP (plain gradients of its records and its products at "
         f"{setting['matmul_gflops']:.0f} GFLOP/s): {limit:.2f} s; GEP takes "
@@ -67,6 +73,12 @@ def section(name: str, setting: dict[str, Any]) -> list[str]:
         f"first step). Memory of GEP against Opacus' hooks: {ratio('peak_mb', 'gep', 'opacus_hooks'):.2f}. Gradients "
         f"of each record against those of the batch: {ratio('seconds', 'gradients_each', 'gradients'):.2f}.",
     ]
+
+
+def dated(figures: dict[str, Any], today: str) -> str:
+    """The day of figures that are older than the others."""
+    date = figures.get("date", today)
+    return "" if date == today else f" ({date})"
 
 
 def cell(figures: dict[str, float], unit: str, digits: int) -> str:

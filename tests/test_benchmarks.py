@@ -1,6 +1,7 @@
 """The benchmark's own parts: what it compares with must be right, and its arithmetic too."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -84,3 +85,31 @@ def test_the_quick_mode_measures_everyone(tmp_path, monkeypatch, capsys):
     assert f"| ours: **GEP** | {gep:.2f} s [" in text
     assert f"GEP takes {gep / setting['limit_seconds']:.2f} times that" in text
     assert f"GEP against Opacus' hooks: {gep / hooks:.2f}" in text
+
+
+def test_some_contenders_can_be_measured_anew_and_the_others_keep_figures_and_date(tmp_path, monkeypatch):
+    measured = []
+
+    def in_no_time(contender, setting, steps):
+        measured.append(contender)
+        return {"seconds": [float(len(measured))] * steps, "baseline_mb": 1.0, "peak_mb": 2.0}
+
+    monkeypatch.setattr(run, "in_a_process", in_no_time)
+    monkeypatch.setattr(run, "matmul_speed", lambda setting: 1e9)
+    command = ["run", "--quick", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", command)
+    run.main()
+    file = tmp_path / "quick.json"
+    (before,) = json.loads(file.read_text())["settings"].values()
+    file.write_text(re.sub(r"\d{4}-\d\d-\d\d", "2001-02-03", file.read_text()))
+    measured.clear()
+    monkeypatch.setattr(sys, "argv", [*command, "--contenders", "gp", "spectral"])
+    run.main()
+    assert measured == ["plain", "gp", "spectral"]
+    (after,) = json.loads(file.read_text())["settings"].values()
+    assert list(after["contenders"]) == list(before["contenders"])
+    assert after["contenders"]["gep"] == {**before["contenders"]["gep"], "date": "2001-02-03"}
+    assert after["contenders"]["gp"]["seconds"]["median"] == 2.0
+    text = (tmp_path / "quick.md").read_text()
+    assert "| ours: **GEP** (2001-02-03) |" in text
+    assert "| ours: GP |" in text

@@ -7,18 +7,20 @@ most of the work: a and b are turned in the place of the gradient, wherever they
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from lightning_gep.algorithm.basis import full_precision
 from lightning_gep.algorithm.groups import ParameterGroups
-from lightning_gep.algorithm.linalg import row_norms
+from lightning_gep.algorithm.linalg import row_norms, weighted_sum
 from lightning_gep.algorithm.spectral import (
+    NUMBERS_AT_ONCE,
     Rotation,
     rows_at_once,
     turned_from_the_left,
@@ -128,7 +130,7 @@ class LinearFactor(Factor):
 
     def squares(self, rotation: Rotation | None) -> Tensor:
         """By products of positions, or by the record's gradient of this one weight, whichever is cheaper."""
-        (a, b), units = _in_own_units(self.a, self.b)
+        ((a,), (b,)), units = _in_own_units([self.a], [self.b])
         if rotation is not None and rotation.sides is not None:
             b, a = (rotation.side(i, values) for i, values in enumerate((b, a)))
             rotation = None
@@ -159,12 +161,15 @@ class LinearFactor(Factor):
             _into(own, _products(first, second), left)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """One matrix product if there is a single position, where nothing can cancel; else record by record."""
-        (a, b), units = _in_own_units(self.a, self.b)
+        """One matrix product if there is a single position, where nothing can cancel; else from each record's own."""
+        ((a,), (b,)), units = _in_own_units([self.a], [self.b])
         used, weights = weights > 0, _only(weights > 0, weights * units)
         if a.shape[1] == 1:
             return (_weighted(b, weights, used).flatten(0, 1).mT @ _only(used, a).flatten(0, 1)).double()
-        return _by_record(weights, self.layer.weight, lambda i: b[i].mT @ a[i])
+        at_once = max(1, NUMBERS_AT_ONCE // self.layer.weight.numel())
+        parts = zip(*(values.split(at_once) for values in (b, a, weights, used)), strict=True)
+        sums = (weighted_sum(factors, _products(first, second), own) for first, second, factors, own in parts)
+        return reduce(torch.add, sums).view(self.layer.weight.shape)
 
 
 class ConvolutionFactor(Factor):
@@ -199,55 +204,36 @@ class ConvolutionFactor(Factor):
         return reduce(torch.add, (self._gradients(a, b) for a, b in calls)).flatten(1), rotation
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Record by record: in one backward pass over all, those that cancel between calls would drown the others."""
+        """From each record's own: in one backward pass over all, those that cancel between calls drown the others."""
         calls, units = self._in_own_units()
-
-        def row(i: int) -> Tensor:
-            rows = [self._backward(a[i : i + 1], b[i : i + 1], self._weight, self.layer.groups) for a, b in calls]
-            return torch.stack(rows).sum(0)
-
-        return _by_record(_only(weights > 0, weights * units), self.layer.weight, row)
+        used = weights > 0
+        rows, _ = self._turned(calls, None)
+        return weighted_sum(_only(used, weights * units), rows, used).view(self.layer.weight.shape)
 
     def _in_own_units(self) -> tuple[list[Backward], Tensor]:
-        values, units = _in_own_units(
-            *(torch.cat([v.flatten(1) for v in side], 1) for side in zip(*self.calls, strict=True))
-        )
-        parts = [
-            [part.view(v.shape) for part, v in zip(own.split([v[0].numel() for v in side], 1), side, strict=True)]
-            for own, side in zip(values, zip(*self.calls, strict=True), strict=True)
-        ]
-        return list(zip(*parts, strict=True)), units
+        (a, b), units = _in_own_units(*zip(*self.calls, strict=True))
+        return list(zip(a, b, strict=True)), units
 
     def _gradients(self, a: Tensor, b: Tensor) -> Tensor:
-        weights = self._weight.expand(len(a), *self._weight.shape).flatten(0, 1)
-        rows = self._backward(a.flatten(0, 1)[None], b.flatten(0, 1)[None], weights, len(a) * self.layer.groups)
-        return rows.unflatten(0, (len(a), -1))
-
-    def _backward(self, a: Tensor, b: Tensor, weight: Tensor, groups: int) -> Tensor:
-        layer = self.layer
-        geometry = (layer.stride, layer.padding, layer.dilation, False, [0] * (a.dim() - 2), groups)
-        _, gradient, _ = torch.ops.aten.convolution_backward(b, a, weight, None, *geometry, [False, True, False])
-        return gradient
+        layer, (out, *kernel) = self.layer, self.layer.weight.shape
+        like_the_weights = a.new_empty(len(a) * out, *kernel)  # only the shape is read
+        geometry = (layer.stride, layer.padding, layer.dilation, False, [0] * len(kernel[1:]), len(a) * layer.groups)
+        a, b = (side.flatten(0, 1)[None] for side in (a, b))
+        gradients = torch.ops.aten.convolution_backward(b, a, like_the_weights, None, *geometry, [False, True, False])
+        return gradients[1].unflatten(0, (-1, out))
 
     def _rounding(self, calls: list[Backward], more: float = 0.0) -> Tensor:
-        """A bound on the rounding of a record's gradient: the lengths of patches, from squares and a kernel of ones.
+        """A bound on the rounding of a record's gradient: the lengths of patches, from sums of squares.
 
         It is computed twice, here and in `weighted_sum`, and may be rounded the other way. `more` is the relative error
         of rotating inputs and output gradients.
         """
-        layer, ones = self.layer, torch.ones_like(self._weight[:1, :1], dtype=torch.float64)
-        convolve = {3: torch.conv1d, 4: torch.conv2d, 5: torch.conv3d}[ones.dim()]
-        total, terms = ones.new_zeros(len(calls[0][0])), 0
+        total, terms = calls[0][0].new_zeros(len(calls[0][0]), dtype=torch.float64), 0
         for a, b in calls:
-            squares = a.double().square().sum(1, keepdim=True)
-            patches = convolve(squares, ones, None, layer.stride, layer.padding, layer.dilation)
-            lengths = patches.clamp(min=0).sqrt() * b.double().square().sum(1, keepdim=True).sqrt()
+            patches = _sums_of_windows(a.double().square().sum(1), self.layer)
+            lengths = patches.sqrt() * b.double().square().sum(1).sqrt()
             total, terms = total + lengths.flatten(1).sum(1), terms + lengths[0].numel()
-        return (_gamma(2 * terms) + more) * total + 2 * terms * self._weight.numel() * SMALLEST
-
-    @property
-    def _weight(self) -> Tensor:
-        return self.layer.weight.detach().to(self.calls[0][0])
+        return (_gamma(2 * terms) + more) * total + 2 * terms * self.layer.weight.numel() * SMALLEST
 
 
 class EmbeddingFactor(Factor):
@@ -262,7 +248,7 @@ class EmbeddingFactor(Factor):
 
     def squares(self, rotation: Rotation | None) -> Tensor:
         """Products of the positions with the same index; a small table that is rotated is filled instead."""
-        (b,), units = _in_own_units(self.b)
+        ((b,),), units = _in_own_units([self.b])
         count, length = b.shape[1:]
         gamma, lost = _gamma(count + length), count * length * SMALLEST
         if rotation is not None and rotation.bases[0] is not None:
@@ -297,7 +283,7 @@ class EmbeddingFactor(Factor):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Adds up rows of the table, in float64."""
-        (b,), units = _in_own_units(self.b)
+        ((b,),), units = _in_own_units([self.b])
         used = weights > 0
         rows = _weighted(b.double(), _only(used, weights * units), used).flatten(0, 1)
         return rows.new_zeros(self.layer.weight.shape).index_add_(0, self.indices.flatten(), rows)
@@ -364,26 +350,29 @@ def _gamma(terms: int) -> float:
     return unit / (1 - unit)
 
 
-def _in_own_units(*sides: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The sides divided by each record's largest entry, and what their product has to be multiplied by (n, float64).
+def _in_own_units(*sides: Sequence[Tensor]) -> tuple[list[list[Tensor]], Tensor]:
+    """The calls of each side divided by each record's largest entry in any of them, and what products of the sides have
+    to be multiplied by (n, float64).
 
     Products of such numbers neither overflow nor, but for those `SMALLEST` bounds, underflow. A record with an entry
     that is not finite gets a factor that is not finite, also where no product reads that entry.
     """
-    largest = [side.flatten(1).abs().amax(1) for side in sides]
+    largest = [torch.stack([call.flatten(1).abs().amax(1) for call in side]).amax(0) for side in sides]
     largest = [torch.where(values == 0, torch.ones_like(values), values) for values in largest]
-    shaped = zip(sides, largest, strict=True)
-    values = [side / unit.view(-1, *[1] * (side.dim() - 1)) for side, unit in shaped]
+    values = [
+        [call / unit.view(-1, *[1] * (call.dim() - 1)) for call in side]
+        for side, unit in zip(sides, largest, strict=True)
+    ]
     return values, torch.stack([unit.double() for unit in largest]).prod(0)
 
 
-def _by_record(weights: Tensor, like: Tensor, row: Callable[[int], Tensor]) -> Tensor:
-    """Σ weightᵢ·row(i) in float64, each row computed by itself: how it is rounded depends on no other record."""
-    total = torch.zeros_like(like, dtype=torch.float64)
-    for i, weight in enumerate(weights.tolist()):
-        if weight > 0:
-            total.add_(row(i), alpha=weight)
-    return total
+def _sums_of_windows(values: Tensor, layer: Any) -> Tensor:
+    """Sums of values (n × …) over what each output of a convolution sees, one side after the other."""
+    settings = zip(layer.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True)
+    for side, (length, stride, padding, dilation) in enumerate(settings, start=1):
+        windows = pad(values.movedim(side, -1), (padding, padding)).unfold(-1, (length - 1) * dilation + 1, stride)
+        values = windows[..., ::dilation].sum(-1).movedim(-1, side)
+    return values
 
 
 def _lengths(vectors: Tensor) -> Tensor:
