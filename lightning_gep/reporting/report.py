@@ -1,6 +1,6 @@
 """The report of a collection of runs: one HTML page with everything inside.
 
-The template escapes every value. A policy allows the page's own three scripts and no request to anywhere, so a report
+The template escapes every value. A policy allows the page's own two scripts and no request to anywhere, so a report
 can be mailed or archived.
 """
 
@@ -50,11 +50,7 @@ def html_report(collection: Collection) -> str:
     size, data = counted(len(runs), "run"), ", ".join(dict.fromkeys(run.data for run in runs if run.data))
     kind = "Run" if single else f"Sweep of {size}" if len(collection.sweeps) == 1 else size.capitalize()
     navigation = [(section.key, section.title) for section in sections if section.plots]
-    scripts = {
-        "theme": script(source("theme.js")),
-        "plotly": script(get_plotlyjs()),
-        "script": script(source("page.js")),
-    }
+    scripts = {"plotly": script(get_plotlyjs()), "script": script(source("page.js"))}
     return _template().render(
         **scripts,
         policy=policy(scripts.values()),

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.browser
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 375, "height": 700}
 ATTACK = "<img src=x onerror=\"document.title='attacked'\"><script>document.title='attacked'</script>"
 FIT = "document.documentElement.scrollWidth <= innerWidth"
-LIGHT, DARK, WHITE = "rgb(251, 251, 250)", "rgb(20, 23, 26)", "rgb(255, 255, 255)"
+DARK, WHITE = "rgb(20, 23, 26)", "rgb(255, 255, 255)"
 
 
 def write_page(directory):
@@ -154,16 +154,6 @@ def test_hovering_shows_numbers_and_the_legend_hides_series(opened):
     assert all(opened.evaluate(visible))
 
 
-def test_the_theme_changes_page_and_plots_and_is_remembered(opened):
-    before = background(opened), first_line_color(opened)
-    opened.locator("#theme").click()
-    assert (before[0], background(opened)) == (LIGHT, DARK)
-    assert first_line_color(opened) != before[1]
-    assert opened.evaluate("localStorage.getItem('gep-report-theme')") == "dark"
-    opened.locator("#theme").click()
-    assert (background(opened), first_line_color(opened)) == before
-
-
 def test_a_dark_page_prints_light_and_the_keyboard_can_skip_the_navigation(watched, sweep):
     opened = watched(sweep, color_scheme="dark")
     assert background(opened) == DARK
@@ -175,7 +165,6 @@ def test_a_dark_page_prints_light_and_the_keyboard_can_skip_the_navigation(watch
     opened.locator("details[data-print][open]").wait_for()
     assert background(opened) == WHITE
     assert first_line_color(opened) != dark
-    assert not opened.locator("#theme").is_visible()
     assert not opened.locator(".filters").is_visible()
     assert opened.locator("details[data-print] .privacy-card").is_visible()
     opened.emulate_media(media="screen")

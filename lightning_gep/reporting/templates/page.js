@@ -7,12 +7,7 @@
   const touch = matchMedia("(pointer: coarse)");
   const plots = JSON.parse(document.getElementById("plots").textContent);
 
-  // Colors: figures name them, the style sheet of the current theme decides what they are.
-
-  function isDark() {
-    if (root.dataset.theme) return root.dataset.theme === "dark";
-    return prefersDark.matches;
-  }
+  // Colors: figures name them, the style sheet decides what they are, light or dark as the system is.
 
   function colors() {
     const style = getComputedStyle(root);
@@ -64,7 +59,7 @@
       modebar: { bgcolor: "rgba(0,0,0,0)", color: color("quiet"), activecolor: color("text") },
       showlegend: plot.traces.filter((trace) => trace.showlegend).length > 1,
       legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)" },
-      uirevision: "kept", // series that were switched off stay off when the theme changes
+      uirevision: "kept", // series that were switched off stay off when the colors change
       ...rest,
       xaxis: axis(xaxis, color),
       yaxis: axis(yaxis, color),
@@ -112,17 +107,6 @@
     performance.mark("plots drawn");
   }
 
-  // Theme.
-
-  document.getElementById("theme").addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    try {
-      localStorage.setItem("gep-report-theme", root.dataset.theme);
-    } catch (error) {
-      // Not remembered, then.
-    }
-    drawAll();
-  });
   prefersDark.addEventListener("change", drawAll);
 
   // Printing: light, everything that matters open, plots as wide as the paper.
