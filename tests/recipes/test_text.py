@@ -41,7 +41,7 @@ def test_classification_trains_the_adapter_alone_and_saves_it_as_peft_does(monke
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     strategy = classification.GEPStrategy(epsilon=3.0, delta=1e-3, mechanism="spectral", num_anchors=10, **QUICK)
     trainer = classification.Trainer(
-        max_epochs=2, strategy=strategy, logger=False, enable_checkpointing=False, enable_progress_bar=False
+        max_epochs=1, strategy=strategy, logger=False, enable_checkpointing=False, enable_progress_bar=False
     )
     public = DataLoader(classification.RandomLabels(records(classification, 40, seed=2), 8), batch_size=20)
     module.aux_dataloader = lambda: public
