@@ -34,8 +34,8 @@ bench: setup  ## time and memory of a private step beside the alternatives (use 
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.scaling
 
-audit: $(VENV)/.example  ## lower bounds on ε, measured, beside the claims of every mechanism (audit.json)
-	$(BIN)/gep-audit mechanism=gep,bgep,gp,spectral privacy.epsilon=1,2,8 privacy.delta=1e-5 --parts release,run --json audit.json
+audit: $(VENV)/.example  ## lower bounds on ε, measured, beside the claims of every mechanism (audit.html)
+	$(BIN)/gep-audit mechanism=gep,bgep,gp,spectral privacy.epsilon=1,2,8 privacy.delta=1e-5 --parts release,run --html audit.html
 	$(BIN)/gep-audit mechanism=gep,bgep,gp,spectral trainer.max_epochs=5 --parts training --canaries 300
 
 docs: setup  ## build the site from docs/ into site/index.html

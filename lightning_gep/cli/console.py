@@ -1,4 +1,4 @@
-"""What gep-train prints, and where: the terminal, or a job's own file while a sweep has the terminal."""
+"""What gep-train prints, and where: the terminal, or a job's own file while the table of a sweep has the terminal."""
 
 import os
 import sys
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -21,7 +22,9 @@ from lightning_gep.reporting.text import NOTHING, counted
 STDOUT, STDERR = 1, 2
 WIDTH_OF_A_FILE = 120
 SECONDS_BETWEEN_LOOKS = 1.0
+LINES_AROUND = 8
 COLORS = {"running": "cyan", "failed": "red", "interrupted": "yellow", "finished": "green", "waiting": "dim"}
+"""By status, in the order in which a table that is too long shows them."""
 
 FIGURES = [column for column in COLUMNS if column.key in ("epsilon", "validation", "test", "steps", "time")]
 
@@ -60,7 +63,19 @@ def terminal() -> Iterator[Console]:
 
 @contextmanager
 def watched(directory: Path, jobs: Sequence[str], console: Console) -> Iterator[None]:
-    """Inside, a line for every change of a job of a sweep. Their records are read, so it works wherever they run."""
+    """Inside: on a terminal, a table that follows the jobs of a sweep; otherwise, a line for every change.
+
+    Both read the records of the jobs, so they work wherever the jobs run.
+    """
+    if console.is_terminal:
+
+        def table() -> Table:
+            return outcome_table({job: RunRecord.read(directory / job) for job in jobs}, console.height - LINES_AROUND)
+
+        quiet = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
+        with Live(get_renderable=table, console=console, refresh_per_second=1, **quiet):  # type: ignore[arg-type]
+            yield
+        return
     done = threading.Event()
     thread = threading.Thread(target=_print_changes, args=(directory, jobs, console, done), daemon=True)
     thread.start()
@@ -71,17 +86,22 @@ def watched(directory: Path, jobs: Sequence[str], console: Console) -> Iterator[
         thread.join()
 
 
-def outcome_table(runs: Runs) -> Table:
-    """The jobs with their figures."""
+def outcome_table(runs: Runs, height: int | None = None) -> Table:
+    """The jobs with their figures: in order, or within `height` rows with those in progress first."""
     statuses: dict[str, str] = {job: "waiting" if run is None else run.status for job, run in runs.items()}
     counts = Counter[str](statuses.values())
     title = f"{counted(len(runs), 'job')}: {', '.join(f'{counts[each]} {each}' for each in COLORS if each in counts)}"
     table = Table("Job", "Status", title=title, title_justify="left")
     for column in FIGURES:
         table.add_column(column.title, justify="right", overflow="fold")
-    for job, run in runs.items():
-        status = Text(statuses[job], style=COLORS[statuses[job]])
+    shown = list(runs)
+    if height is not None and len(shown) > height:
+        shown = sorted(shown, key=lambda job: list(COLORS).index(statuses[job]))[: max(1, height)]
+    for job in shown:
+        run, status = runs[job], Text(statuses[job], style=COLORS[statuses[job]])
         table.add_row(job, status, *([] if run is None else _figures(run).values()))
+    if len(shown) < len(runs):
+        table.add_row(f"… and {len(runs) - len(shown)} more")
     return table
 
 

@@ -43,7 +43,7 @@ class JobsFailed(SystemExit):
 
 
 class GridSweeper(Sweeper):
-    """Every combination of the values given: a list of jobs on disk, a line for every change, and the cost of all."""
+    """Every combination of the values given: a list of jobs on disk, a live table of them, and the cost of all."""
 
     kind: Literal["grid", "repeat_and_select"] = "grid"
     config: DictConfig

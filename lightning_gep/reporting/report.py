@@ -40,18 +40,14 @@ FILTERS: dict[str, Any] = {
 
 def html_report(collection: Collection) -> str:
     """The report. Raises ConfigurationError if plotly is not installed."""
-    try:
-        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
-    except ImportError:
-        raise missing_extra("report", "An HTML page with plots") from None
     runs, single, best = collection.runs, collection.single, facts.best_run(collection.runs)
     sections = [Section("results", "Results", accuracy_plots(runs)), *curve_sections(runs)]
     plots = [plot for section in sections for plot in section.plots]
     size, data = counted(len(runs), "run"), ", ".join(dict.fromkeys(run.data for run in runs if run.data))
     kind = "Run" if single else f"Sweep of {size}" if len(collection.sweeps) == 1 else size.capitalize()
     navigation = [(section.key, section.title) for section in sections if section.plots]
-    scripts = {"plotly": script(get_plotlyjs()), "script": script(source("page.js"))}
-    return _template().render(
+    scripts = {"plotly": plotly_script(), "script": script(source("page.js"))}
+    return template("report.html").render(
         **scripts,
         policy=policy(scripts.values()),
         css=Markup(source("page.css")),
@@ -80,7 +76,8 @@ def html_report(collection: Collection) -> str:
     )
 
 
-def _template() -> Any:
+def template(name: str) -> Any:
+    """A page's template."""
     # HTML is escaped automatically; an undefined name is an error.
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -91,12 +88,21 @@ def _template() -> Any:
     )
     environment.filters.update(FILTERS)
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-    return environment.get_template("report.html")
+    return environment.get_template(name)
 
 
 def source(name: str) -> str:
     """A file of the templates as it is."""
     return (TEMPLATES / name).read_text("utf-8")
+
+
+def plotly_script() -> Markup:
+    """plotly.js. Raises ConfigurationError if plotly is not installed."""
+    try:
+        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+    except ImportError:
+        raise missing_extra("report", "An HTML page with plots") from None
+    return script(get_plotlyjs())
 
 
 def script(text: str) -> Markup:

@@ -58,13 +58,22 @@ def test_the_table_has_every_job_with_its_figures():
     assert "1.9995" not in row, "ε is rounded up"
 
 
-def test_changes_are_lines(tmp_path, monkeypatch):
+def test_a_long_sweep_shows_what_is_under_way_and_how_much_is_left_out():
+    jobs = [f"seed={i}" for i in range(300)]
+    runs = {**dict.fromkeys(jobs), **{job: finished(job) for job in jobs[:100]}, jobs[100]: RunRecord(jobs[100])}
+    text = shown(outcome_table(runs, height=10))
+    assert len(text.splitlines()) < 20
+    assert "seed=100" in text
+    assert "… and 290 more" in text
+
+
+def test_changes_are_lines_or_on_a_terminal_a_table(tmp_path, monkeypatch):
     monkeypatch.setattr(printing, "SECONDS_BETWEEN_LOOKS", 0.05)
     finished("seed=0").write(tmp_path / "seed=0")
-    lines = Console(file=io.StringIO(), width=200)
+    lines, terminal = Console(file=io.StringIO(), width=200), Console(file=io.StringIO(), force_terminal=True)
     jobs = ["seed=0", "seed=1", "seed=2"]
     (tmp_path / "seed=1").mkdir()
-    with watched(tmp_path, jobs, lines), locked(tmp_path / "seed=1"):
+    with watched(tmp_path, jobs, lines), watched(tmp_path, jobs, terminal), locked(tmp_path / "seed=1"):
         RunRecord("seed=1").write(tmp_path / "seed=1")
         end = time.monotonic() + 30
         while "running seed=1" not in lines.file.getvalue() and time.monotonic() < end:
@@ -75,3 +84,4 @@ def test_changes_are_lines(tmp_path, monkeypatch):
         "[2/3] running seed=1",
         "[2/3] finished seed=1: ε spent / target 2 / 2, Validation 90.5 %, Test 90.0 %, Steps 10 / 10, Time 5.2 s",
     ]
+    assert "3 jobs: 2 finished, 1 waiting" in terminal.file.getvalue()

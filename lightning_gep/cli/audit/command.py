@@ -5,6 +5,7 @@ Exit codes: 0 no bound exceeds its claim, 1 one does, 2 a setting cannot work.
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 from lightning_gep.cli.commands import check_cli_extra, count, errors_in_a_line, overrides_parser
 
@@ -13,8 +14,8 @@ EXAMPLES = """\
 examples:
   gep-audit
       the default job: one release, the composition of the run, and a training with canaries
-  gep-audit mechanism=gep,bgep,gp,spectral privacy.epsilon=1,2,8 --parts release,run --json audit.json
-      every combination of the values given, without training, with all figures as JSON
+  gep-audit mechanism=gep,bgep,gp,spectral privacy.epsilon=1,2,8 --parts release,run --html audit.html
+      every combination of the values given, without training, and a page with a plot
   gep-audit --parts training --runs 5
       canaries in five trainings
   gep-audit --replay 200
@@ -46,6 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--accuracy", type=_share, default=0.03, metavar="A", help="of part release (default: 0.03); half takes 4×")
     add("--canaries", type=count, default=500, metavar="M", help="of a training (default: 500)")
     add("--runs", type=count, default=1, metavar="R", help="trainings (default: 1)")
+    add("--html", type=Path, metavar="FILE", help="write one page with a plot, which works offline")
     add("--replay", type=count, metavar="N", help="instead, replay N steps with one public record more or less")
     return parser
 

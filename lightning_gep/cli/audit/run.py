@@ -27,7 +27,7 @@ LENGTH = ("max_epochs", "max_steps", "limit_train_batches", "accelerator", "prec
 
 
 def run(options: Namespace) -> bool:
-    """Audit every combination, write the file asked for, and print; returns whether a bound exceeds its claim."""
+    """Audit every combination, write the files asked for, and print; returns whether a bound exceeds its claim."""
     console, found = Console(), list[Finding]()
     runs = composed_runs(options.overrides)
     if options.replay is not None:
@@ -51,7 +51,12 @@ def run(options: Namespace) -> bool:
     if options.json is not None:
         content = {"format": 1, "confidence": options.confidence, "findings": [each.to_state() for each in found]}
         write_json(options.json, content)
-        console.print(Text(f"Written: {options.json}"))
+    if options.html is not None:
+        from lightning_gep.cli.audit.page import write_page  # needs the [report] extra
+
+        write_page(options.html, found, options.confidence)
+    for path in filter(None, (options.html, options.json)):
+        console.print(Text(f"Written: {path}"))
     return any(each.exceeded for each in found)
 
 

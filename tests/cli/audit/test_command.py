@@ -9,13 +9,15 @@ from lightning_gep.audit.estimators import Bound
 from lightning_gep.cli.audit import run as command_run
 from lightning_gep.cli.audit.command import main
 from lightning_gep.cli.audit.output import verdict
+from lightning_gep.cli.audit.page import write_page
+from tests.browser import Watched, browser  # noqa: F401  # a fixture
 
 QUICK = ("trainer.max_epochs=1", "privacy.accountant=rdp", "--parts", "run")
 
 
 def finding(*epsilons, part="release", mechanism="gep", claimed=8.0):
     names = ("Gaussian", "Gaussian, earlier noise", "threshold")
-    bounds = tuple(Bound(name, value, 0.99, "independent scores") for name, value in zip(names, epsilons, strict=False))
+    bounds = tuple(Bound(name, value, 0.99, "<b>scores</b>") for name, value in zip(names, epsilons, strict=False))
     return Finding(part, mechanism, claimed, 1e-5, bounds, {"noise_multiplier": 0.6}, 12.0)
 
 
@@ -64,6 +66,35 @@ def test_bounds_are_rounded_down_and_the_worst_claim_is_named():
     text = verdict([finding(7.0), finding(9.999, mechanism="gp", claimed=4.0001)], 0.95)
     assert text.startswith("GP claims ε = 4.001, but ε is at least 9.99 (Gaussian")
     assert "the claim is wrong" in text
+
+
+def test_the_page_has_every_bound_and_escapes_its_words(tmp_path):
+    write_page(tmp_path / "audit.html", [finding(7.5, 7.2, 3.1), finding(float("inf"), part="training")], 0.95)
+    page = (tmp_path / "audit.html").read_text("utf-8")
+    for text in (
+        "One release, every record drawn",
+        "A training with canaries",
+        "at least ∞",
+        "7.20",
+        "rounded up, bounds",
+    ):
+        assert text in page
+    assert "&lt;b&gt;scores" in page
+    assert "<b>scores" not in page
+
+
+@pytest.mark.browser
+def test_a_browser_draws_claims_and_bounds_without_asking_anyone(browser, tmp_path):  # noqa: F811
+    path = tmp_path / "audit.html"
+    write_page(path, [finding(7.5, 7.2, 3.1), finding(1.2, part="training")], 0.95)
+    watched = Watched(browser, viewport={"width": 375, "height": 700})
+    page = watched.open(path)
+    assert page.locator("#bounds .scatterlayer .trace").count() == 1 + 3 + 1
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.locator("tbody tr").count() == 4
+    watched.close()
+    assert watched.errors == []
+    assert watched.requests == [path.resolve().as_uri()]
 
 
 def test_steps_are_replayed_on_public_records(capsys, monkeypatch):
