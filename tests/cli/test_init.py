@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 
 from lightning_gep.cli.init import main
+from lightning_gep.cli.report import main as report
 from lightning_gep.reporting.runs import load
 
 
@@ -32,6 +34,40 @@ def test_the_project_passes_its_own_test(tmp_path, capsys):
     assert {path.name for path in project.glob("*.*")} == {
         "config.yaml", "data.py", "module.py", "test_project.py", "train.py"
     }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_quick_start_run_in_the_project(tmp_path, capsys):
+    """Training, resuming, training without noise, and the report."""
+    main([str(tmp_path)])
+    for label, grey in (("cats", 60), ("dogs", 200)):
+        (tmp_path / "data" / "train" / label).mkdir(parents=True)
+        for i in range(50):
+            Image.new("RGB", (16, 16), (grey + i,) * 3).save(tmp_path / "data" / "train" / label / f"{label}{i}.png")
+    config = tmp_path / "config.yaml"
+    settings = yaml.safe_load(config.read_text())
+    settings["data"] |= {"size": 16, "batch_size": 20}
+    settings["trainer"]["max_epochs"] = 1
+    config.write_text(yaml.safe_dump(settings))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def trained(*arguments):
+        command = [sys.executable, "train.py", *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return re.search(r"test accuracy [\d.]+% at (.*)", done.stdout)[1]
+
+    spent = trained()
+    assert re.fullmatch(r"ε = [67]\.\d+, δ = 0\.01", spent), spent
+    (checkpoint,) = tmp_path.glob("runs/version_0/checkpoints/*.ckpt")
+    assert trained(checkpoint) == spent, "all of its steps were made"
+    page = (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text()
+    without_noise = yaml.safe_load(re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1])
+    config.write_text(yaml.safe_dump(settings | without_noise))
+    assert trained().startswith("ε = inf")
+    capsys.readouterr()
+    report([str(tmp_path)])
+    assert "report.html" in capsys.readouterr().out
 
 
 def test_without_images_to_test_on_some_are_kept_by_name(tmp_path, monkeypatch, capsys):
