@@ -168,4 +168,6 @@ def _take(leaf: Any, which: Which) -> Any:
 def _joined(parts: Sequence[Any], join: Callable[[list[Tensor]], Tensor]) -> Any:
     if isinstance(parts[0], Tensor):
         return join(list(parts))
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
     return type(parts[0])(entry for part in parts for entry in part)

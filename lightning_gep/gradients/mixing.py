@@ -19,8 +19,8 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import (
     batch_size,
     constants,
+    joined,
     record_leaves,
-    replace_leaves,
     replace_values,
     take,
     values_of,
@@ -164,10 +164,9 @@ def _of_two_lengths(records: Sequence[Any], *, texts: bool = False) -> Iterator[
 
 def extreme_batches(batch: Any, row: int) -> Iterator[Any]:
     """The batch with that record's part of each leaf in turn replaced by each of the extreme values."""
-    leaves = record_leaves(batch)
-    for i, leaf in enumerate(leaves):
-        for value in _extremes_of(leaf):
-            yield replace_leaves(batch, [*leaves[:i], _with_row(leaf, row, value), *leaves[i + 1 :]])
+    before, after = take(batch, slice(0, row)), take(batch, slice(row + 1, None))
+    for extreme in extreme_records(take(batch, [row])):
+        yield joined([before, extreme, after])
 
 
 def extreme_records(record: Any) -> Iterator[Any]:
@@ -219,14 +218,6 @@ def _extremes_of(value: Any) -> Sequence[Any]:
     else:
         kind = np.asarray(value).dtype.kind
     return EXTREMES.get(kind, ())
-
-
-def _with_row(leaf: Any, row: int, value: Any) -> Any:
-    if not isinstance(leaf, Tensor | np.ndarray):
-        return type(leaf)([*leaf[:row], value, *leaf[row + 1 :]])
-    changed = copy.deepcopy(leaf)
-    changed[row] = _filled(leaf[row] if isinstance(leaf, Tensor) else np.asarray(leaf[row]), value)
-    return changed
 
 
 def _filled(value: Any, extreme: Any) -> Any:
