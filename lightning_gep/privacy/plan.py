@@ -1,7 +1,7 @@
 """The one frozen config behind the guarantee: sampling, noise and accounting read it, so they cannot disagree."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lightning_gep.arguments import finite_positive, not_negative, positive_integer
@@ -86,9 +86,9 @@ class PrivacyPlan:
                     f"Use k={num_parameters} at most, or mechanism='gp'.",
                     setting="k",
                 )
-        # A draft without noise, so that every other mistake is found before the slow calibration.
-        stand_in = mechanism.release(0.0, k=k, num_parameters=num_parameters)
-        draft = cls(num_records, expected_batch_size, delta, stand_in, accountant, epsilon, steps, unit)
+        # Without noise first, so that every other mistake is found before the slow calibration.
+        silent = mechanism.release(0.0, k=k, num_parameters=num_parameters)
+        plan = cls(num_records, expected_batch_size, delta, silent, accountant, epsilon, steps, unit)
         if epsilon is not None:
             if steps is None:
                 raise ConfigurationError(
@@ -96,11 +96,10 @@ class PrivacyPlan:
                     "Set max_epochs or max_steps, or give noise_multiplier instead of epsilon.",
                     setting="epsilon",
                 )
-            noise_multiplier, _ = noise_multiplier_for(epsilon, delta, draft.sample_rate, steps, accountant)
+            noise_multiplier, _ = noise_multiplier_for(epsilon, delta, plan.sample_rate, steps, accountant)
         assert noise_multiplier is not None
         not_negative("noise_multiplier", noise_multiplier, "It is the step's σ; 0 means no noise and no privacy.")
-        release = mechanism.release(noise_multiplier, k=k, num_parameters=num_parameters)
-        return cls(num_records, expected_batch_size, delta, release, accountant, epsilon, steps, unit)
+        return replace(plan, release=mechanism.release(noise_multiplier, k=k, num_parameters=num_parameters))
 
     def to_state(self) -> dict[str, Any]:
         """Plain numbers and strings for JSON."""

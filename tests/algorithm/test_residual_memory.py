@@ -32,12 +32,10 @@ def step(number, memory, noise=None):
 class Seen(ResidualMemory):
     """Keeps all that comes in, for the slow way."""
 
-    def __init__(self, memory):
-        super().__init__(memory)
-        self.released = []
+    released = ()
 
     def __call__(self, released):
-        self.released.append(released.clone())
+        self.released = (*self.released, released.clone())
         return super().__call__(released)
 
 

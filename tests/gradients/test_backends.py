@@ -40,7 +40,8 @@ def fingerprint(module: nn.Module) -> Any:
 
 @every_backend
 @pytest.mark.parametrize(
-    "name", ["in-place ReLU", "tied weights", "a layer with two names", "frozen parameters", "nn.LSTM"]
+    "name",
+    ["in-place ReLU", "tied weights", "a layer with two names", "frozen parameters", "frozen BatchNorm", "nn.LSTM"],
 )
 def test_the_module_is_left_as_it_was(backend: type[Backend], name: str) -> None:
     module, batch = ZOO[name].build()

@@ -34,7 +34,6 @@ MODELS = {
     "llama": transformer("LlamaForCausalLM", **LLAMA),
     "t5": transformer("T5ForConditionalGeneration", **T5),
     "bert with LoRA": transformer("BertForSequenceClassification", lora=True, **BERT),
-    "gpt2 with LoRA": transformer("GPT2LMHeadModel", lora=True, **GPT2),
     "head of bert": head_only,
 }
 

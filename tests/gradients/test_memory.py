@@ -1,8 +1,8 @@
 """How many records fit in memory, and memory that stays with the process."""
 
+import ctypes
 import os
-import subprocess
-import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -46,34 +46,20 @@ def test_large_models_and_little_memory_mean_small_microbatches(monkeypatch):
     assert microbatch_for(269_722, CPU) == 9
 
 
-PROGRAM = """
-import resource, torch
-from lightning_gep.gradients.memory import keep_freed_memory
-
-def page_faults():
-    for size in (5_000_000, 6_000_000, 5_500_000):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        torch.ones(size)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-torch.set_num_threads(1)
-print(page_faults())
-keep_freed_memory(torch.device("cpu"))
-print(page_faults())
-"""
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "confstr") or "glibc" not in str(os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc")
-@pytest.mark.parametrize("set_by_user", [{}, {"MALLOC_TRIM_THRESHOLD_": "65536"}])
-def test_a_block_that_was_freed_is_used_again_unless_the_user_has_decided(set_by_user):
-    clean = {name: value for name, value in os.environ.items() if name not in SET_BY_USER}
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, env={**clean, **set_by_user}, capture_output=True, text=True, check=True)
-    before, after = map(int, done.stdout.split())
-    pages = 4 * 5_500_000 // 4096
-    assert before > pages / 10
-    assert (after < pages / 20) is not bool(set_by_user)
+def test_freed_memory_is_kept_unless_the_user_has_decided(monkeypatch):
+    for name in SET_BY_USER:
+        monkeypatch.delenv(name, raising=False)
+    asked = []
+    library = SimpleNamespace(mallopt=lambda *parameters: asked.append(parameters) or 1)
+    assert ctypes.CDLL(None).mallopt(-1, 2**30) == 1, "glibc takes it"
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
+    assert keep_freed_memory(CPU)
+    assert asked == [(-1, 2**30), (-3, 2**30)]
+    assert not keep_freed_memory(torch.device("meta")), "memory of other devices is left to torch"
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    assert not keep_freed_memory(CPU)
+    assert len(asked) == 2
 
 
 def test_a_fit_keeps_freed_memory(monkeypatch, tmp_path):
@@ -81,7 +67,6 @@ def test_a_fit_keeps_freed_memory(monkeypatch, tmp_path):
     monkeypatch.setattr(fit_module, "keep_freed_memory", asked.append)
     trainer(tmp_path, strategy(mechanism="gp"), max_steps=1).fit(Classifier(), loader())
     assert asked == [CPU]
-    assert not keep_freed_memory(torch.device("meta")), "memory of other devices is left to torch"
 
 
 def test_a_basis_that_does_not_fit_is_refused_before_training(monkeypatch, tmp_path):

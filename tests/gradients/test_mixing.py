@@ -18,8 +18,6 @@ from lightning_gep.gradients.randomness import random_state_kept
 from tests.toys import Classifier, loader, public_loader, records, refusal, strategy, trainer
 
 INPUTS = torch.arange(24.0).reshape(8, 3)
-
-
 IMAGES = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
@@ -126,30 +124,56 @@ class DataThatMixes(Data):
         return pairs(batch[0]), batch[1]
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "module", "data", "message"),
-    [
-        ("gep", Classifier, lambda: loader(collate_fn=collate_that_mixes), "collate function mixes records"),
-        ("gp", Classifier, lambda: loader(collate_fn=collate_that_mixes), "collate function mixes records"),
-        ("gp", Changes, lambda: loader(collate_fn=collate_with_a_mean), "collate function mixes records"),
-        # As usual: in training only.
-        (
-            "gep",
-            lambda: Changes(after=mixed_if(lambda m: m.training and m.trainer.training)),
-            loader,
-            "on_after_batch_transfer mixes records",
-        ),
-        (
-            "gp",
-            lambda: Changes(before=lambda _, x: neighbours(x)),
-            loader,
-            "on_before_batch_transfer, .* mixes records",
-        ),
-        ("gep", Classifier, DataThatMixes, "on_before_batch_transfer, .* mixes records"),
-    ],
-)
-def test_no_mechanism_trains_on_mixed_records(mechanism, module, data, message, tmp_path):
-    refusal(tmp_path, message, module().eval(), data(), strategy(mechanism=mechanism))
+def cleared(module, x):
+    return x if torch.isfinite(x).all() else torch.zeros_like(x)
+
+
+def centred(module, x):
+    module.last = x.mean(0)
+    return x
+
+
+def in_training(module):
+    return module.training and module.trainer.training
+
+
+AFTER = "on_after_batch_transfer"
+REFUSED = {
+    "collate": ({}, Classifier, lambda: loader(collate_fn=collate_that_mixes), "collate function mixes records"),
+    "collate under gp": (
+        {"mechanism": "gp"}, Classifier, lambda: loader(collate_fn=collate_that_mixes), "collate function mixes records"
+    ),
+    "a mean": (
+        {"mechanism": "gp"}, Changes, lambda: loader(collate_fn=collate_with_a_mean), "collate function mixes records"
+    ),
+    "a hook in training only": ({}, lambda: Changes(after=mixed_if(in_training)), loader, f"{AFTER} mixes records"),
+    "a hook before the transfer": (
+        {"mechanism": "gp"},
+        lambda: Changes(before=lambda _, x: neighbours(x)),
+        loader,
+        "on_before_batch_transfer, .* mixes records",
+    ),
+    "a hook of the datamodule": ({}, Classifier, DataThatMixes, "on_before_batch_transfer, .* mixes records"),
+    "a hook that clears a batch": ({}, lambda: Changes(after=cleared), loader, f"{AFTER} mixes records"),
+    "a hook that keeps a mean": (
+        {}, lambda: Changes(lambda m, x: x - m.last, after=centred), loader, f"{AFTER} sets last of the module, by"
+    ),
+    "every other batch": (
+        {"gradients": "hooks"}, lambda: Changes(mixed_if(lambda m: m.index % 2)), loader, "hooks would mix records"
+    ),
+    "too small a public batch": (
+        {"aux_dataloader": DataLoader(records(seed=99), batch_size=3)},
+        Classifier,
+        loader,
+        "public batch has 3 records; checking takes 4 at least",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_no_mechanism_trains_on_mixed_records(case, tmp_path):
+    settings, module, data, message = REFUSED[case]
+    refusal(tmp_path, message, module().eval(), data(), strategy(**settings))
 
 
 def later(module):
@@ -175,11 +199,6 @@ def test_mixing_from_a_later_epoch_on_ends_the_training_there(where, change, gra
     with pytest.raises(ConfigurationError, match=message):
         trainer(tmp_path, used).fit(Changes(**{where: change}), loader(batch_size=20))
     assert used.privacy.steps == 3
-
-
-def test_a_training_step_that_mixes_every_other_batch_is_found_at_the_start(tmp_path):
-    module = Changes(mixed_if(lambda m: m.index % 2))
-    refusal(tmp_path, "hooks would mix records", module, using=strategy(gradients="hooks"))
 
 
 def test_a_training_step_that_mixes_at_some_steps_is_found_before_long(tmp_path):
@@ -221,16 +240,6 @@ def test_records_that_are_alone_may_be_trained_on_with_what_would_mix_a_batch(gr
     assert used.privacy.steps > 3
 
 
-def centred(module, x):
-    module.last = x.mean(0)
-    return x
-
-
-def test_what_a_transfer_hook_keeps_could_mix_records(tmp_path):
-    module = Changes(lambda module, x: x - module.last, after=centred)
-    refusal(tmp_path, "on_after_batch_transfer sets last of the module, by which", module)
-
-
 class Sums(Classifier):
     def __init__(self):
         super().__init__()
@@ -249,11 +258,6 @@ def test_what_a_transfer_hook_keeps_would_be_released(tmp_path):
     refusal(tmp_path, r"on_after_batch_transfer changes seen: .* released without noise", module)
     assert module.calls == 0
     assert not module.seen.any()
-
-
-def test_a_public_batch_that_is_too_small_to_check_is_refused(tmp_path):
-    used = strategy(aux_dataloader=DataLoader(records(seed=99), batch_size=3))
-    refusal(tmp_path, "public batch has 3 records; checking takes 4 at least", using=used)
 
 
 class Kinds(TensorDataset):
@@ -356,13 +360,6 @@ def test_one_that_pads_to_the_longest_is_for_records_of_one_length(collate, reco
 )
 def test_what_a_collate_function_does_to_each_record_is_fine(collate, records):
     assert not check_collate(DataLoader(records, collate_fn=collate), records)
-
-
-def test_a_transfer_hook_that_clears_a_batch_is_refused(tmp_path):
-    def cleared(module, x):
-        return x if torch.isfinite(x).all() else torch.zeros_like(x)
-
-    refusal(tmp_path, "on_after_batch_transfer mixes records", Changes(after=cleared))
 
 
 Pair = namedtuple("Pair", "x y")

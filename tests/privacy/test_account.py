@@ -49,12 +49,6 @@ def test_all_planned_steps_fit_and_a_release_beyond_the_target_is_refused_and_no
     assert account.steps == steps
 
 
-def test_without_a_target_there_is_no_end():
-    account = spent(PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0, steps=None)), 60)
-    assert account.remaining_epsilon is None
-    assert account.epsilon() >= epsilon([(account.plan.event, 60)], 1e-4, "rdp")
-
-
 def test_the_ledger_is_written_before_the_count(tmp_path):
     account = PrivacyAccount(plan())
     account.open_ledger(tmp_path / "ledger")
@@ -80,20 +74,11 @@ def test_resume_takes_the_larger_of_ledger_and_checkpoint(tmp_path):
     assert resumed.steps == 20
     resumed.ledger.close()
 
-    checkpoint["steps"] = 25
-    ahead = PrivacyAccount.from_state(checkpoint)
-    ahead.resume_ledger(tmp_path / "ledger")
-    assert ahead.steps == 25
-
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"delta": 1e-5}, "delta: 0.0001 → 1e-05"),
-        ({"epsilon": 5.0}, "target_epsilon: 3.0 → 5.0"),
-        ({"expected_batch_size": 90}, "expected_batch_size: 100 → 90"),
-        ({"num_records": 2000}, "num_records: 1000 → 2000"),
-        ({"mechanism": GP(2.0)}, "release: "),
+        ({"delta": 1e-5, "epsilon": 5.0}, "delta: 0.0001 → 1e-05; .*target_epsilon: 3.0 → 5.0"),
         ({"mechanism": GEP(1.0, 1.0, split="equal"), "k": 5, "num_parameters": 10}, "release: "),
     ],
 )
@@ -126,6 +111,7 @@ def test_the_report_is_plain_and_marks_what_is_not_private():
 
 
 def test_a_run_that_can_be_repeated_has_no_epsilon_and_its_budget_is_counted_all_the_same():
+    assert PrivacyAccount(plan(epsilon=None, noise_multiplier=1.0, steps=None)).remaining_epsilon is None
     private, seeded = (spent(PrivacyAccount(plan(), private=private), 5) for private in (True, False))
     assert seeded.epsilon() == seeded.epsilon(1e-3) == seeded.report()["epsilon"] == float("inf")
     assert seeded.report()["accounted_epsilon"] == private.report()["accounted_epsilon"] == private.epsilon()
@@ -152,15 +138,6 @@ def test_a_ledger_that_lacks_steps_catches_up_with_the_checkpoint(ledger_lost, t
         spent(again, 4).close_ledger()
 
 
-def test_nothing_can_be_charged_while_the_ledger_is_closed(tmp_path):
-    account = PrivacyAccount(plan())
-    account.open_ledger(tmp_path / "ledger")
-    account.close_ledger()
-    with pytest.raises(LedgerError, match="is closed"):
-        account.charge()
-    assert account.steps == 0
-
-
 @pytest.mark.parametrize("noise", [0.9659, 1.214, 1.977, 2.984])
 def test_a_plan_rebuilt_from_its_own_noise_is_the_same_plan(noise):
     """σ is split in two parts and put together again: its last digit may change, what is promised does not."""
@@ -177,17 +154,15 @@ def test_marks_of_a_run_survive_a_checkpoint():
     account = PrivacyAccount(plan(), private=False)
     account.trusted = True
     resumed = PrivacyAccount.from_state(json.loads(json.dumps(account.state_dict())))
-    assert resumed.trusted
-    assert resumed.report()["private"] is False
-    before = {name: value for name, value in account.state_dict().items() if name != "trusted"}
-    assert not PrivacyAccount.from_state(before).trusted, "checkpoints of earlier versions have no such mark"
+    assert (resumed.trusted, resumed.private) == (True, False)
 
 
-def test_only_a_ledger_without_releases_is_discarded(tmp_path):
+def test_only_a_ledger_without_releases_is_discarded_and_a_closed_one_takes_no_more(tmp_path):
     for charges in (0, 1):
         account = PrivacyAccount(plan())
         account.open_ledger(tmp_path / "privacy" / f"{charges}.ledger")
-        for _ in range(charges):
+        spent(account, charges).discard_ledger()
+        with pytest.raises(LedgerError, match="is closed"):
             account.charge()
-        account.discard_ledger()
+        assert account.steps == charges
     assert [path.name for path in (tmp_path / "privacy").iterdir()] == ["1.ledger"]

@@ -148,20 +148,21 @@ def test_noise_for_a_small_delta_is_enough(delta):
     assert exact_delta(0.99 * found.noise_multiplier, steps, target) > delta, "and no more than that"
 
 
-def test_histories_compose():
-    one, other = SampledGaussian(0.01, 1.0), SampledGaussian(0.02, 1.5)
-    for accountant in ("pld", "rdp", "prv"):
-        both = epsilon([(one, 30), (other, 20)], 1e-5, accountant)
-        assert both > max(epsilon([(one, 30)], 1e-5, accountant), epsilon([(other, 20)], 1e-5, accountant))
-        assert both == pytest.approx(epsilon([(other, 20), (one, 15), (one, 15)], 1e-5, accountant), rel=1e-3)
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "prv"])
+def test_histories_compose(accountant):
+    one, other = (SampledGaussian(0.01, 1.0), 30), (SampledGaussian(0.02, 1.5), 20)
+    both = epsilon([one, other], 1e-5, accountant)
+    assert both > max(epsilon([part], 1e-5, accountant) for part in (one, other))
+    in_parts = [other, (one[0], 15), (one[0], 15)]
+    assert both == pytest.approx(epsilon(in_parts, 1e-5, accountant), rel=1e-3)
 
 
 def test_the_limits():
-    some = SampledGaussian(0.01, 1.0)
-    silent = SampledGaussian(0.01, 0.0)
-    assert epsilon([], 1e-5) == epsilon([(some, 0)], 1e-5) == 0.0
-    assert epsilon([(silent, 1), (some, 5)], 1e-5) == math.inf
-    assert 50 < epsilon([(SampledGaussian(0.5, 0.1), 1000)], 1e-5) < math.inf
+    some, silent, large = SampledGaussian(0.01, 1.0), SampledGaussian(0.01, 0.0), SampledGaussian(0.5, 0.1)
+    assert epsilon([], 1e-5) == epsilon([(some, 0)], 1e-5) == EpsilonCurve(some, 1e-5, "pld", 10)(0) == 0.0
+    assert epsilon([(silent, 1), (some, 5)], 1e-5) == EpsilonCurve(silent, 1e-5, "pld", 10)(1) == math.inf
+    curve = EpsilonCurve(large, 1e-5, "pld", 100)
+    assert 50 < curve(50) <= curve(100) < epsilon([(large, 1000)], 1e-5) < math.inf
 
 
 @pytest.mark.parametrize(("q", "sigma", "steps"), [(0.01, 1.0, 1000), (0.4, 2.5, 90), (1.0, 20.0, 50)])
@@ -206,6 +207,8 @@ def test_the_curve_is_above_the_accountant_rising_and_exact_at_the_planned_end(a
         true = epsilon([(EVENT, steps)], 1e-5, accountant)
         assert true <= curve(steps) * (1 + 1e-4)
         assert steps < 60 or curve(steps) <= 1.15 * true
+    beyond = epsilon([(EVENT, 200)], 1e-5, accountant)
+    assert beyond * (1 - 1e-4) <= curve(200) <= 1.15 * beyond, "both are bounds, rounded in different places"
 
 
 def test_a_curve_stays_within_a_limit_up_to_the_step_that_exceeds_it():
@@ -217,17 +220,3 @@ def test_a_curve_stays_within_a_limit_up_to_the_step_that_exceeds_it():
         found = [curve.stays_within(steps, limit) for steps in range(1, 90)]
         assert found == [value <= limit for value in values]
         assert not found[-1]
-
-
-def test_the_curve_continues_beyond_the_plan():
-    curve = EpsilonCurve(EVENT, 1e-5, "pld", 20)
-    assert curve(21) > curve(20)
-    true = epsilon([(EVENT, 70)], 1e-5)
-    assert true * (1 - 1e-4) <= curve(70) <= 1.15 * true, "both are upper bounds, rounded in different places"
-
-
-def test_the_limits_of_a_curve():
-    assert EpsilonCurve(EVENT, 1e-5, "pld", 10)(0) == 0.0
-    assert EpsilonCurve(SampledGaussian(0.02, 0.0), 1e-5, "pld", 10)(1) == math.inf
-    large = EpsilonCurve(SampledGaussian(0.5, 0.1), 1e-5, "pld", 100)
-    assert 50 < large(50) <= large(100) < math.inf

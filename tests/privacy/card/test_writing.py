@@ -51,13 +51,12 @@ def test_a_selection_is_put_on_a_card(tmp_path):
     selection = selection_of(*cards.values())
     write_card(tmp_path, cards["seed=0"])
     update_selection(tmp_path, selection)
-    changed = read_card(tmp_path)
+    changed, page = read_card(tmp_path), (tmp_path / "privacy_card.html").read_text()
     assert changed == cards["seed=0"] | {"selection": selection, "headline": changed["headline"]}
     total, alone = selection["epsilon"], cards["seed=0"]["guarantee"]["epsilon_spent"]["rdp"]
     assert total > alone
     assert changed["headline"].startswith(f"(ε = {shown_epsilon(total)}, δ = 0.0001)-differentially private")
-    assert f"this run would have ε = {shown_epsilon(alone)}." in (tmp_path / "privacy_card.html").read_text()
-    page = (tmp_path / "privacy_card.html").read_text()
+    assert f"this run would have ε = {shown_epsilon(alone)}." in page
     assert "One run of a sweep. 2 runs on the same records" in page
     with pytest.raises(ConfigurationError, match="no privacy card in the directory 'empty'"):
         update_selection(tmp_path / "empty", selection)
