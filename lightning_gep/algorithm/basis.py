@@ -1,7 +1,7 @@
 """The orthonormal basis of the anchor subspace, and products with it whose rounding errors are bounded."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -159,48 +159,21 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
     The error bounds rest on it. The user's global settings are restored on exit.
     """
-    with (
-        _exact_matmul(),
-        _exact_convolutions(),
-        torch.autocast(device.type if device.type != "meta" else "cpu", enabled=False),
-    ):
-        yield
-
-
-@contextmanager
-def _exact_matmul() -> Iterator[None]:
-    """PyTorch has two TF32 APIs; mixing them raises an error."""
-    try:
-        before = torch.get_float32_matmul_precision()
-    except RuntimeError:
-        backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]  # type: ignore[attr-defined]
-        settings = [backend.fp32_precision for backend in backends]
-        for backend in backends:
-            backend.fp32_precision = "ieee"
+    backends: Any = torch.backends
+    # By default cuDNN computes convolutions in TF32. Versions of PyTorch before 2.9 have one switch, for cuDNN.
+    parts = [getattr(library, "conv", None) for library in (backends.cudnn, backends.mkldnn)]
+    new = [(part, "fp32_precision", "ieee") for part in parts]
+    switches: list[tuple[Any, str, Any]] = new if all(parts) else [(backends.cudnn, "allow_tf32", False)]
+    with ExitStack() as restored:
         try:
-            yield
-        finally:
-            for backend, setting in zip(backends, settings, strict=True):
-                backend.fp32_precision = setting
-        return
-    torch.set_float32_matmul_precision("highest")
-    try:
+            before = torch.get_float32_matmul_precision()
+        except RuntimeError:  # PyTorch has two APIs for products, and mixing them raises an error
+            switches += [(library.matmul, "fp32_precision", "ieee") for library in (backends.cuda, backends.mkldnn)]
+        else:
+            restored.callback(torch.set_float32_matmul_precision, before)
+            torch.set_float32_matmul_precision("highest")
+        for owner, name, exact in switches:
+            restored.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, exact)
+        restored.enter_context(torch.autocast(device.type if device.type != "meta" else "cpu", enabled=False))
         yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@contextmanager
-def _exact_convolutions() -> Iterator[None]:
-    """By default cuDNN computes convolutions in TF32. Versions of PyTorch before 2.9 have one switch, for cuDNN."""
-    parts: list[Any] = [getattr(library, "conv", None) for library in (torch.backends.cudnn, torch.backends.mkldnn)]
-    name, exact = ("fp32_precision", "ieee") if all(parts) else ("allow_tf32", False)
-    libraries = parts if all(parts) else [torch.backends.cudnn]
-    settings = [getattr(library, name) for library in libraries]
-    for library in libraries:
-        setattr(library, name, exact)
-    try:
-        yield
-    finally:
-        for library, setting in zip(libraries, settings, strict=True):
-            setattr(library, name, setting)

@@ -58,22 +58,18 @@ def weighted_sum(factors: Tensor, rows: Tensor, used: Tensor) -> Tensor:
     return total
 
 
-def orthonormalise(rows: Tensor) -> tuple[Tensor, float]:
+def orthonormalise(rows: Tensor, most: int | None = None) -> tuple[Tensor, float]:
     """Return an orthonormal basis of the span of `rows` (r × p, r the numerical rank) and its defect ‖BBᵀ−I‖₂.
 
     Basis vectors are ordered by decreasing energy. Directions below the input's rounding noise (4 eps of the largest
     singular value) are dropped, so duplicates, zeros and low rank give fewer rows. Rows must be finite, at any scale.
+    With `most`, the basis vectors after so many are left out.
     """
-    return leading(rows, len(rows))
-
-
-def leading(rows: Tensor, most: int) -> tuple[Tensor, float]:
-    """The first `most` basis vectors of `orthonormalise`, or all if there are fewer, and their defect."""
     return polish(nearly_orthonormal(rescaled(rows, scale_of(rows)), most))
 
 
 def nearly_orthonormal(rows: Tensor, most: int | None = None) -> Tensor:
-    """The basis of `leading` before polishing: small directions may still be off by rounding."""
+    """The basis of `orthonormalise` before polishing: small directions may still be off by rounding."""
     if rows.shape[0] == 0:
         return rows
     energies, vectors = torch.linalg.eigh(gram(rows))

@@ -11,7 +11,7 @@ from typing_extensions import override
 from lightning_gep.algorithm.basis import Basis, full_precision
 from lightning_gep.algorithm.clipping import residual_norm_bound
 from lightning_gep.algorithm.groups import allocate
-from lightning_gep.algorithm.linalg import leading, row_norms
+from lightning_gep.algorithm.linalg import orthonormalise, row_norms
 from lightning_gep.algorithm.subspace import Anchors, Subspace, finite_rows
 from lightning_gep.algorithm.tracked import TrackedSubspace
 
@@ -80,7 +80,7 @@ class HeldSubspace(Subspace):
             return None
         with full_precision(held[0].device):
             parts = finite_rows(torch.cat(held)).split(self.sizes, dim=1)
-            return Basis.joined([leading(part, quota) for part, quota in zip(parts, self.quotas, strict=True)])
+            return Basis.joined([orthonormalise(part, quota) for part, quota in zip(parts, self.quotas, strict=True)])
 
 
 def _principal_basis(fit: Anchors, sizes: Sequence[int], quotas: Sequence[int], num_anchors: int) -> Basis:

@@ -143,7 +143,9 @@ class TrackedSubspace(Subspace):
             block.covariance = block.covariance * kept
         for gradients in map(self.exchange.gather, anchors()):
             if not self._blocks:
-                self._blocks = [_empty_block(*shape, gradients) for shape in zip(self.quotas, self.sizes, strict=True)]
+                nothing = gradients.new_empty(0, 0, dtype=torch.float64)
+                shapes = zip(self.quotas, self.sizes, strict=True)
+                self._blocks = [TrackedBlock(gradients.new_empty(shape), nothing) for shape in shapes]
             with full_precision(gradients.device):
                 parts = finite_rows(gradients).split(self.sizes, dim=1)
                 for block, part in zip(self._blocks, parts, strict=True):
@@ -213,7 +215,3 @@ def new_directions(outside: Tensor, rows: Tensor) -> tuple[Tensor, float]:
 def sum_of_squares(rows: Tensor) -> float:
     """‖rows‖² in float64; 1 if that is zero."""
     return float(torch.linalg.vector_norm(rows, dtype=torch.float64)) ** 2 or 1.0
-
-
-def _empty_block(quota: int, size: int, like: Tensor) -> TrackedBlock:
-    return TrackedBlock(like.new_empty(quota, size), like.new_empty(0, 0, dtype=torch.float64))

@@ -15,7 +15,7 @@ import os
 import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -53,16 +53,14 @@ class HostStates:
 def random_state_kept(module: nn.Module | None = None) -> Iterator[None]:
     """On leaving, the random states of torch on every device in use, NumPy, Python and the module are put back."""
     held = [] if module is None else held_generators(module)
-    states = [(each, _state_of(each)) for each in (*HOST, *held)]
-    metal = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
-            yield
-    finally:
-        for each, state in states:
-            _set_state(each, state)
-        if metal is not None:
-            torch.mps.set_rng_state(metal)
+    with ExitStack() as kept:
+        for each in (*HOST, *held):
+            kept.callback(_set_state, each, _state_of(each))
+        if torch.backends.mps.is_available():
+            kept.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
+        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+        kept.enter_context(torch.random.fork_rng(devices=devices))
+        yield
 
 
 def seeded(function: Callable[[Any], Result], seed: int, held: Iterable[Generator] = ()) -> Callable[[Any], Result]:
