@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Container, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import nn
@@ -29,13 +29,11 @@ def untouched(*roots: Any) -> Iterator[list[str]]:
 @contextmanager
 def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
     """The whole module in training or evaluation mode; each part returns to the mode it had."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.train(training)
-    try:
+    with ExitStack() as restored:
+        for part in module.modules():
+            restored.callback(setattr, part, "training", part.training)
+        module.train(training)
         yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
 
 
 @contextmanager
@@ -107,12 +105,10 @@ def changed_alike(module: nn.Module, runs: Iterable[Callable[[], object]]) -> tu
 @contextmanager
 def buffers_copied(module: nn.Module, names: Iterable[str]) -> Iterator[None]:
     """Inside, these buffers are copies of themselves: what is written to them is lost."""
-    parts = [(module.get_submodule(path), name) for path, _, name in (full.rpartition(".") for full in names)]
-    originals = [getattr(part, name) for part, name in parts]
-    for (part, name), original in zip(parts, originals, strict=True):
-        setattr(part, name, original.clone())
-    try:
+    with ExitStack() as restored:
+        for path, _, name in (full.rpartition(".") for full in names):
+            part = module.get_submodule(path)
+            original = getattr(part, name)
+            restored.callback(setattr, part, name, original)
+            setattr(part, name, original.clone())
         yield
-    finally:
-        for (part, name), original in zip(parts, originals, strict=True):
-            setattr(part, name, original)
