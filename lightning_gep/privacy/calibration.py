@@ -109,26 +109,19 @@ def calibrate(
         (0.89, 1.85, 1.02)
 
     """
-    config = make_mechanism(
-        mechanism,
-        clipping=clipping,
-        split=split,
-        clip_embedding=clip_embedding,
-        clip_residual=clip_residual,
-        clip_norm=clip_norm,
-    )
-    clips = {"clip_embedding": clip_embedding, "clip_residual": clip_residual}
+    clips = {"clip_embedding": clip_embedding, "clip_residual": clip_residual, "clip_norm": clip_norm}
     sizes = {"k": k, "num_parameters": num_parameters}
-    missing = [name for name, value in {**clips, **sizes}.items() if value is None]
+    config = make_mechanism(mechanism, clipping=clipping, split=split, **clips)
+    missing = [name for name, value in {**clips, **sizes}.items() if value is None and name != "clip_norm"]
     if missing and isinstance(config, GEP) and (config.clipping, config.split) == ("separate", "optimal"):
         raise ConfigurationError(
             f"split='optimal' weighs embedding and residual by their noise, so it needs {', '.join(missing)}. "
             "Give them, or use split='equal'.",
             setting="split",
         )
-    config.release(1.0, k=k, num_parameters=num_parameters)  # refuses bad values before the seconds of a search
+    config.release(1.0, **sizes)  # refuses bad values before the seconds of a search
     sigma, spent = noise_multiplier_for(epsilon, delta, sample_rate, steps, accountant)
-    return Calibration(sigma, spent, delta, config.release(sigma, k=k, num_parameters=num_parameters))
+    return Calibration(sigma, spent, delta, config.release(sigma, **sizes))
 
 
 @cache  # slow, and often asked again: mechanisms that are compared share their σ

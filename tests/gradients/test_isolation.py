@@ -28,8 +28,6 @@ from tests.gradients_zoo import (
 )
 from tests.gradients_zoo import N as RECORDS
 
-EVERY_WAY = pytest.mark.parametrize("how", ["auto", "hooks"])
-
 
 def loss(function: Callable[[Tensor, Tensor], Tensor]) -> LightningModule:
     """A module whose loss is a function of the network's outputs and the labels."""
@@ -159,13 +157,12 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@EVERY_WAY
-def test_what_has_no_right_per_sample_gradients_is_refused_in_every_way(name: str, how: str) -> None:
+def test_what_has_no_right_per_sample_gradients_is_refused_before_a_backend_is_tried(name: str) -> None:
     module, message = REFUSED[name]
     built = module()
     before = [p.clone() for p in built.parameters()]
     with pytest.raises(ConfigurationError, match=message):
-        choose(built, how=how)
+        choose(built)
     assert all(torch.equal(p, values) for p, values in zip(built.parameters(), before, strict=True))
 
 
@@ -182,14 +179,13 @@ def test_in_a_mean_over_words_or_by_class_a_record_counts_by_its_own_mean(name: 
         choose(module(), how="hooks", **records)
 
 
-@EVERY_WAY
-def test_running_statistics_are_refused_by_name_and_put_back(how: str) -> None:
+def test_running_statistics_are_refused_by_name_and_put_back() -> None:
     norm = nn.InstanceNorm1d(2, track_running_stats=True)
     network = nn.Sequential(nn.Linear(FEATURES, 8), nn.Unflatten(1, (2, 4)), norm, nn.Flatten(), nn.Linear(8, CLASSES))
     before = norm.running_mean.clone()
     with pytest.raises(ConfigurationError, match=r"training_step changes .*network\.2\.running_mean.*without noise"):
         # In training mode these statistics are written but not used, so the gradients themselves are right.
-        choose(Classifier(network), how=how)
+        choose(Classifier(network))
     assert torch.equal(norm.running_mean, before)
 
 
@@ -243,7 +239,7 @@ def notes_its_output(logits: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(hidden, y)
 
 
-@EVERY_WAY
+@pytest.mark.parametrize("how", ["auto", "hooks"])
 def test_checks_keep_no_graph_alive(how: str) -> None:
     """They repeat every epoch, and a graph that holds its own outputs through a hook is never collected."""
     HIDDEN.clear()
