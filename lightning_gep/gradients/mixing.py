@@ -70,8 +70,8 @@ def check_collate(loader: DataLoader[Any], records: Sequence[Any], *, reveal_err
     if mixes(collated, len(records), (partial(collated, records=changed) for changed in _with_an_extreme(records))):
         raise ConfigurationError(
             "The train loader's collate function mixes records (like MixUp or CutMix, by padding them to the longest "
-            "of the batch, or by random numbers whose count depends on a record): one would change the gradients of "
-            f"others. Move it before batching, within each record. {PADDED}"
+            "of the batch, by random numbers whose count depends on a record, or by telling how many there are): one "
+            f"would change the gradients of others. Move it before batching, within each record. {PADDED}"
         )
     return mixes_some((partial(collated, records=changed) for changed in _of_two_lengths(records)), len(records))
 
@@ -94,8 +94,8 @@ def check_transfer(module: nn.Module, batch: Any, transferred: Callable[[Any], A
         mixed = mixes(taken, available, extremes)
     if mixed:
         raise ConfigurationError(
-            f"{HOOKS} mixes records (MixUp, CutMix or statistics of the batch): one record would be in several "
-            "gradients. Do it within each record, or remove it."
+            f"{HOOKS} mixes records (MixUp, CutMix, statistics of the batch or the number of its records): one record "
+            "would be in several gradients. Do it within each record, or remove it."
         )
     released = [name for name in written if name in saved]
     if released:
@@ -113,11 +113,12 @@ def check_transfer(module: nn.Module, batch: Any, transferred: Callable[[Any], A
 def mixes(make: Make, available: int, with_an_extreme: Iterable[Make] = ()) -> bool:
     """Whether replacing one of the records changes another's row, or what belongs to all, with some random numbers.
 
-    Also tried are other ways to make the batch, in which the first record of the second half has an extreme value.
+    One record less must not change what belongs to all, either. Also tried are other ways to make the batch, in which
+    the first record of the second half has an extreme value.
     """
     size = available // 2
     with random_state_kept():
-        usual = any(_mixes_at(seed % size, seeded(make, seed), size) for seed in SEEDS)
+        usual = any(_mixes_at(seed % size, seeded(make, seed), size) for seed in SEEDS) or _counts(make, size)
     return usual or mixes_some(with_an_extreme, available)
 
 
@@ -145,6 +146,17 @@ def _mixes_at(place: int, make: Make, size: int) -> bool:
         return True
     rows, other_rows = record_leaves(take(before, others)), record_leaves(take(after, where))
     return not (same_value(rows, other_rows) and same_value(constants(before), constants(after)))
+
+
+def _counts(make: Make, size: int) -> bool:
+    """Whether what belongs to all records depends on how many there are; random numbers of a whole batch may."""
+    whole, redrawn, fewer = (
+        constants(seeded(make, seed)(list(range(count)))) for seed, count in ((0, size), (1, size), (0, size - 1))
+    )
+    known = [same_value(*pair) for pair in zip(whole, redrawn, strict=True)]
+    return len(fewer) != len(whole) or any(
+        is_known and not same_value(*pair) for is_known, *pair in zip(known, whole, fewer, strict=True)
+    )
 
 
 def _with_an_extreme(records: Sequence[Any]) -> Iterator[list[Any]]:

@@ -30,6 +30,7 @@ def each_by(augmentation):
     [
         lambda which: {"x": INPUTS[which], "names": [str(i) for i in which], "scale": torch.tensor(2.0), "n": 4},
         lambda which: INPUTS[which] * torch.rand(len(which), 1) + np.random.rand() + random.random(),
+        lambda which: (INPUTS[which] * torch.rand(len(which), 1), torch.rand(())),
         lambda which: INPUTS[which].masked_fill(torch.tensor([True, False, False]), float("nan")),
         *map(each_by, (v2.ColorJitter(hue=0.1), v2.RandomAffine(10), v2.RandomErasing())),
         lambda which: v2.RandomPhotometricDistort()(IMAGES[which]),
@@ -61,6 +62,8 @@ def now_and_then(throw, often):
         lambda x: (x, x.mean()),
         lambda x: {"x": x, "largest": float(x.max())},
         lambda x: x[x.sum(1) > 20],
+        lambda x: (x, len(x)),  # one record more changes it for all
+        lambda x: (x, torch.tensor(1 / len(x))),
         now_and_then(lambda: torch.rand(1).item(), 0.1),
         now_and_then(np.random.rand, 0.1),
         now_and_then(random.random, 0.1),
@@ -81,6 +84,10 @@ def collate_that_mixes(items):
 def collate_with_a_mean(items):
     x, y = default_collate(items)
     return x, y, x.mean()
+
+
+def collate_with_a_count(items):
+    return *default_collate(items), len(items)
 
 
 class Changes(Classifier):
@@ -145,6 +152,9 @@ REFUSED = {
     ),
     "a mean": (
         {"mechanism": "gp"}, Changes, lambda: loader(collate_fn=collate_with_a_mean), "collate function mixes records"
+    ),
+    "a count": (
+        {"mechanism": "gp"}, Changes, lambda: loader(collate_fn=collate_with_a_count), "mixes records.* how many there are"
     ),
     "a hook in training only": ({}, lambda: Changes(after=mixed_if(in_training)), loader, f"{AFTER} mixes records"),
     "a hook before the transfer": (
