@@ -60,7 +60,7 @@ quick: setup  ## run the quick tests, in under two minutes
 
 test: lint types contracts unit  ## check style, types and layers, and run all tests
 
-mutants: setup  ## plant 59 bugs that break privacy, and show that a test fails for each
+mutants: setup  ## plant 60 bugs that break privacy, and show that a test fails for each
 	$(BIN)/python -m tests.planted_bugs
 
 clean:  ## delete the virtual environment and the caches
