@@ -154,7 +154,7 @@ REFUSED = {
         {"mechanism": "gp"}, Changes, lambda: loader(collate_fn=collate_with_a_mean), "collate function mixes records"
     ),
     "a count": (
-        {"mechanism": "gp"}, Changes, lambda: loader(collate_fn=collate_with_a_count), "mixes records.* how many there are"
+        {"mechanism": "gp"}, Changes, lambda: loader(collate_fn=collate_with_a_count), "mixes records.* how many"
     ),
     "a hook in training only": ({}, lambda: Changes(after=mixed_if(in_training)), loader, f"{AFTER} mixes records"),
     "a hook before the transfer": (
