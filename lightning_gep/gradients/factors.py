@@ -44,7 +44,7 @@ class FactoredGradients:
     padding: int = 0
     """Rows after those of the records that stand for nothing."""
     forms_rows: bool = False
-    """Whether there is room for the rows of all parameters."""
+    """Whether the rows of all parameters are to be formed."""
 
     def __len__(self) -> int:
         return self.records
@@ -96,6 +96,11 @@ class Factor(ABC):
         self.layer, self.calls = layer, calls
 
     @property
+    def one_position(self) -> bool:
+        """Whether the gradient is one product baᵀ: its norm and the sum then take less than the gradient itself."""
+        return False
+
+    @property
     def like(self) -> Tensor:
         """A tensor with the device and precision of the gradients."""
         return self.calls[0][1]
@@ -128,6 +133,11 @@ class LinearFactor(Factor):
             for sides in zip(*calls, strict=True)
         )
 
+    @property
+    def one_position(self) -> bool:
+        """Whether the layer is called once, with one vector for each record."""
+        return self.a.shape[1] == 1
+
     def squares(self, rotation: Rotation | None) -> Tensor:
         """By products of positions, or by the record's gradient of this one weight, whichever is cheaper."""
         ((a,), (b,)), units = _in_own_units([self.a], [self.b])
@@ -138,7 +148,7 @@ class LinearFactor(Factor):
         # The products that are added up, here and, with a factor for the norm's square, in `weighted_sum`.
         gamma, lost = _gamma(3 * count + inside + outside), count * (inside + outside) * SMALLEST
         total = (_lengths(a) * _lengths(b)).sum(1)
-        if rotation is not None and count == 1:
+        if rotation is not None and self.one_position:
             error = (gamma + _of_turning(rotation, rotation.without(0).without(1))) * total + lost
             squares = _squares_of_one(b, a, rotation, error)
         elif rotation is None and count * (inside + outside) <= inside * outside:
@@ -164,7 +174,7 @@ class LinearFactor(Factor):
         """One matrix product if there is a single position, where nothing can cancel; else from each record's own."""
         ((a,), (b,)), units = _in_own_units([self.a], [self.b])
         used, weights = weights > 0, _only(weights > 0, weights * units)
-        if a.shape[1] == 1:
+        if self.one_position:
             return (_weighted(b, weights, used).flatten(0, 1).mT @ _only(used, a).flatten(0, 1)).double()
         at_once = max(1, NUMBERS_AT_ONCE // self.layer.weight.numel())
         parts = zip(*(values.split(at_once) for values in (b, a, weights, used)), strict=True)

@@ -102,7 +102,8 @@ class GhostGradients(FunctionalGradients):
             pairs = [(_wide(a), _wide(b)) for a, b in zip(calls, outputs[name], strict=True)]
             factors[f"{name}.weight"] = kind(layer, pairs)
         rows = {name: _wide(own) for name, own in rows.items()}
-        return FactoredGradients(self.groups, factors, rows, size, len(leaves[0]) - size, self.forms_rows)
+        forms_rows = self.forms_rows and not all(factor.one_position for factor in factors.values())
+        return FactoredGradients(self.groups, factors, rows, size, len(leaves[0]) - size, forms_rows)
 
     def _find_layers(self) -> Iterator[tuple[str, tuple[type[Factor], nn.Module]]]:
         """Layers whose weight is theirs alone and trained."""
