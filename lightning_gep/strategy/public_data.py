@@ -9,22 +9,25 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.gradients.withheld import withheld
-from lightning_gep.strategy.logs import SECONDS_UNNOTICED, progress_bar
-from lightning_gep.strategy.overlap import Distinctive, content_of, distinctive, length, read_records, share_records
+from lightning_gep.strategy.contents import Distinctive, Part, distinctive, input_of, parts_of
+from lightning_gep.strategy.logs import progress_bar
+from lightning_gep.strategy.overlap import length, read_records, share_records
 from lightning_gep.strategy.refusals import check_same_structure
 
 FEW_BITS = (
     "records have so few bits that public ones may have the content of training records by chance; not more do than "
     "repeats among the training records explain"
 )
-RECORDS_COMPARED = 2000
-RECORDS_READ_TWICE = 8
+BY_CHANCE = 5.0
+"""How many times more often than training records among themselves public ones may agree with them by chance."""
+CHANGE = "differ from one reading to the next, as with random augmentation"
+RECORDS_COMPARED, RECORDS_READ_TWICE, RECORDS_TIMED = 2000, 8, 100
 SECONDS_FOR_COMPARISON = 20.0
 
 
@@ -125,84 +128,78 @@ def check_disjoint(public: Dataset[Any], private: Dataset[Any], *, trusted: bool
             "not overlap: use other data, such as ImageNet images with random labels.",
             setting="aux_dataloader",
         )
-    contents = [*map(content_of, read_records(public, range(min(length(public), RECORDS_COMPARED))))]
-    digests = [content.input for content in contents]
+    records = [parts_of(record) for record in read_records(public, range(min(length(public), RECORDS_COMPARED)))]
+    inputs = [input_of(parts) for parts in records]
     changes = _changes_between_reads(public)
+    agree = ""
     if trusted:
-        said = "no training record: public_data_is_disjoint=True states that they differ"
-        return _identity(public, digests, changes, said)
-    known, stride = _contents(private)
-    same = [i for i, content in enumerate(contents) if not known.digests.isdisjoint(content.digests)]
-    if len(same) > known.by_chance(len(digests)):
+        compared_with = "no training record: public_data_is_disjoint=True states that they differ"
+    else:
+        known, stride = _identified(private)
+        _check_contents(records, known)
+        agree = FEW_BITS if known.repeated else ""
+        compared_with = "all training records" if stride == 1 else f"one in {stride} training records"
+        if known.incomparable or None in inputs:
+            compared_with += ", as far as records could be compared by content"
+        changing = ["training"] * _changes_between_reads(private) + ["public"] * changes
+        if changing:
+            compared_with += f", which proves nothing: {' and '.join(changing)} records {CHANGE}"
+    if agree:
+        rank_zero_warn(f"Public data: {agree}. Ensuring that it does not overlap is your responsibility.")
+    sha256, note = _hash(inputs, changes)
+    hashed = len(inputs) if sha256 else 0
+    size = length(public) or None
+    return PublicRecords(_name(public), size, hashed, sha256, note, len(inputs), compared_with, agree)
+
+
+def _check_contents(records: list[list[Part]], known: Distinctive) -> None:
+    same = [i for i, parts in enumerate(records) if not known.digests.isdisjoint(part.digest for part in parts)]
+    if len(same) > BY_CHANCE * known.repeated * len(records):
         raise ConfigurationError(
             f"Public record {same[0]} is a training record (same content, labels aside): {len(same)} of the first "
-            f"{len(digests)} public records have the content of one. Public and training data must not overlap: remove "
+            f"{len(records)} public records have the content of one. Public and training data must not overlap: remove "
             "them, or use other public data. If they are different records that happen to be equal, state it with "
             "public_data_is_disjoint=True; the privacy card shows it.",
             setting="aux_dataloader",
         )
-    agree = FEW_BITS if known.repeated else ""
-    if agree:
-        rank_zero_warn(f"Public data: {agree}. Ensuring that it does not overlap is your responsibility.")
-    compared_with = "all training records" if stride == 1 else f"one in {stride} training records"
-    if known.incomparable or None in digests:
-        compared_with += ", as far as records could be compared by content"
-    changing = ["training"] * _changes_between_reads(private) + ["public"] * changes
-    if changing:
-        compared_with += (
-            f", which proves nothing: {' and '.join(changing)} records differ from one reading to the next, as with "
-            "random augmentation"
-        )
-    return _identity(public, digests, changes, compared_with, agree)
 
 
-def _identity(
-    dataset: Dataset[Any], digests: list[bytes | None], changes: bool, compared_with: str, agree: str = ""
-) -> PublicRecords:
-    """Name, size and hash of a dataset. The hash covers inputs only, so fresh labels and shuffling do not change it."""
-    sha256 = None
-    if not digests:
-        note = "no hash: the dataset has no length"
-    elif None in digests:
-        note = "no hash: some records cannot be serialised"
-    elif changes:
-        note = "no hash: a record differs from one reading to the next, as with random augmentation"
-    else:
-        sha256 = hashlib.sha256(b"".join(digest for digest in digests if digest is not None)).hexdigest()
-        note = "inputs without labels, in the order of the dataset"
-    hashed = len(digests) if sha256 else 0
-    return PublicRecords(
-        _name(dataset), length(dataset) or None, hashed, sha256, note, len(digests), compared_with, agree
-    )
+def _hash(inputs: list[bytes | None], changes: bool) -> tuple[str | None, str]:
+    """The hash of a dataset, and what it covers: inputs only, so fresh labels and shuffling do not change it."""
+    if not inputs:
+        return None, "no hash: the dataset has no length"
+    if None in inputs:
+        return None, "no hash: some records cannot be serialised"
+    if changes:
+        return None, "no hash: a record differs from one reading to the next, as with random augmentation"
+    known = b"".join(digest for digest in inputs if digest is not None)
+    return hashlib.sha256(known).hexdigest(), "inputs without labels, in the order of the dataset"
 
 
 def _changes_between_reads(dataset: Dataset[Any]) -> bool:
     first = range(min(length(dataset), RECORDS_READ_TWICE))
     with torch.random.fork_rng(devices=[]):  # training goes on with the random numbers it had
-        return [content_of(dataset[i]).input for i in first] != [content_of(dataset[i]).input for i in first]
+        once, again = ([input_of(parts_of(dataset[i])) for i in first] for _ in range(2))
+    return once != again
 
 
-def _contents(dataset: Dataset[Any]) -> tuple[Distinctive, int]:
+def _identified(dataset: Dataset[Any]) -> tuple[Distinctive, int]:
     """What identifies every n-th record, and n, which is 1 unless reading all records would take too long."""
     count = length(dataset)
+    tried = range(min(count, RECORDS_TIMED))
     start = time.perf_counter()
-    tried = [*map(content_of, read_records(dataset, range(min(count, 100))))]
+    distinctive(map(parts_of, read_records(dataset, tried)))
     seconds = (time.perf_counter() - start) * count / max(1, len(tried))
-    stride = math.ceil(seconds / SECONDS_FOR_COMPARISON) if seconds > SECONDS_FOR_COMPARISON else 1
+    stride = max(1, math.ceil(seconds / SECONDS_FOR_COMPARISON))
     if stride > 1:
         rank_zero_warn(
             f"Comparing all {count} training records with the public data would take about {seconds:.0f} s, so only "
             f"every {stride}th is compared. Ensuring that public and training data do not overlap is your "
-            "responsibility."
-        )
-    elif seconds > SECONDS_UNNOTICED:
-        rank_zero_info(
-            f"Comparing {count} training records with the public data, about {seconds:.0f} s. If you are sure they "
-            "do not overlap, public_data_is_disjoint=True skips it."
+            "responsibility. If you are sure of it, public_data_is_disjoint=True skips the comparison."
         )
     with progress_bar("Comparing training records with the public data", -(-count // stride)) as bar:
         records = read_records(dataset, range(0, count, stride))
-        return distinctive((bar.update(), content_of(record))[1] for record in records), stride
+        return distinctive((bar.update(), parts_of(record))[1] for record in records), stride
 
 
 def _name(dataset: Any) -> str:
