@@ -13,12 +13,24 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader
 
 from lightning_gep import ConfigurationError, GEPStrategy
+from tests.gradients_zoo import loss_of
 from tests.public_modules import PUBLIC, RECORDS, Entry
-from tests.strategy.test_modules import Gradient, plain_gradient
 from tests.toys import INF, trainer
 
 PAGE = Path(__file__).parent.parent / "docs" / "modules.md"
 TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
+
+
+class Gradient(Callback):
+    def on_after_backward(self, trainer: Any, pl_module: LightningModule) -> None:
+        self.seen = {name: p.grad.clone() for name, p in pl_module.named_parameters() if p.grad is not None}
+
+
+def plain_gradient(module: LightningModule, batch: Any) -> dict[str, torch.Tensor]:
+    loss = loss_of(module)(batch)
+    (loss["loss"] if isinstance(loss, dict) else loss).backward()
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in trained}
 
 
 def built(build: Any) -> LightningModule:

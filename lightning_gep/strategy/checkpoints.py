@@ -28,6 +28,7 @@ from lightning_gep.strategy.origins import (
     set_origin,
 )
 from lightning_gep.strategy.processes import ProcessStrategy
+from lightning_gep.strategy.requeue import RequeueSignal
 from lightning_gep.strategy.run_card import RunCard
 
 CHECKPOINT_KEY = "lightning_gep"
@@ -51,6 +52,7 @@ class AccountedStrategy(ProcessStrategy):
     _trainer_of_run: Trainer | None = None
     _released: ReleasedWeights | None = None
     _failed = False
+    _requeue: RequeueSignal | None = None
 
     @override
     def connect(self, model: LightningModule) -> None:
@@ -140,7 +142,7 @@ class AccountedStrategy(ProcessStrategy):
 
     def _begin(self, fit: Fit, continued: Origin | None) -> None:
         """Open the ledger of a fit and count its releases there; call before the first one."""
-        self.privacy, self._failed = fit.account, False
+        self.privacy, self._failed, self._requeue = fit.account, False, RequeueSignal(self.cluster_environment)
         if continued is None:
             self._check_weights()
         self._on_first_process(lambda: self._open_ledger(fit.account, continued))
@@ -148,6 +150,11 @@ class AccountedStrategy(ProcessStrategy):
         # Not earlier: a refused fit leaves the weights of the checkpoint in the module.
         self.prepared = fit
         set_origin(self._module, Origin(fit.account))
+
+    @override
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        assert self._requeue is not None
+        self._requeue.answer(lambda arrived: self.reduce_boolean_decision(arrived, all=False))
 
     def _check_weights(self) -> None:
         """Raises ConfigurationError if the module holds weights that another private run is known to have released.

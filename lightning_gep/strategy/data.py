@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_gep.errors import ConfigurationError
@@ -11,7 +10,6 @@ from lightning_gep.gradients.mixing import PADDED, lengths_of
 from lightning_gep.gradients.randomness import renew_random_states
 from lightning_gep.gradients.withheld import withheld
 from lightning_gep.privacy.sampling import PoissonSampler
-from lightning_gep.strategy.internals import TRANSFER_HOOK, on_before_batch_transfer
 from lightning_gep.strategy.persons import PerPerson, Persons
 
 END = object()
@@ -62,15 +60,21 @@ class PrivateBatch:
         return "PrivateBatch(closed)"
 
 
-def closed_batch(batch: Any, move: Callable[[Any], Any], *, reveal: bool) -> PrivateBatch:
-    """The batch, after `move` has transferred it; errors of the user's hooks do not show values of records."""
-    if isinstance(batch, EmptyBatch):
-        return PrivateBatch(batch)
+def closed_batch(batch: Any, move: Callable[[Any], Any], *, reveal: bool, repeatable: bool) -> PrivateBatch:
+    """The batch, after `move` has transferred it; errors of the user's hooks do not show values of records.
+
+    Unless `repeatable`, what other hooks draw later tells nothing about the random numbers of transfer hooks.
+    """
 
     def moved() -> Any:
+        if isinstance(batch, EmptyBatch):
+            return batch
         return batch.each(move).nested() if isinstance(batch, Persons) else move(batch)
 
-    return PrivateBatch(withheld(moved, "on_after_batch_transfer", reveal=reveal))
+    closed = PrivateBatch(withheld(moved, "on_after_batch_transfer", reveal=reveal))
+    if not repeatable:
+        renew_random_states()
+    return closed
 
 
 class PoissonLoader(DataLoader[Any]):
@@ -97,7 +101,8 @@ class PoissonLoader(DataLoader[Any]):
         options = loader_options(loader)
         options["collate_fn"] = _CollateUnlessEmpty(loader.collate_fn, lengths, isinstance(loader.dataset, PerPerson))
         options["generator"] = loader.generator if repeatable else None
-        super().__init__(_Records(loader.dataset, repeatable), batch_sampler=sampler, **options)
+        records = Records(loader.dataset, reveal_errors=True, renew=not repeatable)  # they are withheld in `_read`
+        super().__init__(records, batch_sampler=sampler, **options)
         self._poisson, self._repeatable, self._reveal_errors = sampler, repeatable, reveal_errors
         self._first_step = first_step
 
@@ -115,11 +120,15 @@ class PoissonLoader(DataLoader[Any]):
             yield batch
 
 
-class WithheldReads(Dataset[Any]):
-    """Training records as the checks before training read them: errors are reported without the values of records."""
+class Records(Dataset[Any]):
+    """Training records as they are read for checks and for training: many at a time where the dataset can.
 
-    def __init__(self, dataset: Any, *, reveal_errors: bool) -> None:
-        self.dataset, self.reveal_errors = dataset, reveal_errors
+    Errors are reported without the values of records, unless `reveal_errors`. With `renew` everything random is new
+    for every batch. The dataset is never asked for an empty list.
+    """
+
+    def __init__(self, dataset: Any, *, reveal_errors: bool, renew: bool = False) -> None:
+        self.dataset, self.reveal_errors, self.renew = dataset, reveal_errors, renew
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -128,24 +137,15 @@ class WithheldReads(Dataset[Any]):
         return withheld(lambda: self.dataset[index], "Reading a record", reveal=self.reveal_errors)
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        several = getattr(self.dataset, "__getitems__", None) or (lambda block: [self.dataset[i] for i in block])
-        return withheld(lambda: several(indices), "Reading a record", reveal=self.reveal_errors)
-
-
-class _Records(Dataset[Any]):
-    """Passes requests for several records on to the dataset, but not for none."""
-
-    def __init__(self, dataset: Dataset[Any], repeatable: bool) -> None:
-        self.dataset, self.repeatable = dataset, repeatable
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[index]
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        if not self.repeatable:
+        if self.renew:
             renew_random_states()
-        several = getattr(self.dataset, "__getitems__", None)
-        return several(indices) if indices and several else [self.dataset[index] for index in indices]
+        return withheld(lambda: read(self.dataset, indices), "Reading a record", reveal=self.reveal_errors)
+
+
+def read(dataset: Any, indices: list[int]) -> list[Any]:
+    """The records at these indices, in one call where the dataset can and there are any."""
+    several = getattr(dataset, "__getitems__", None)
+    return several(indices) if several and indices else [dataset[index] for index in indices]
 
 
 class _CollateUnlessEmpty:
@@ -185,37 +185,3 @@ def loader_options(loader: DataLoader[Any]) -> dict[str, Any]:
         "prefetch_factor": loader.prefetch_factor if workers else None,
         "persistent_workers": loader.persistent_workers,
     }
-
-
-class TransferGuard:
-    """Wraps `on_before_batch_transfer` of a module, or of its datamodule, during training.
-
-    Guarantee: the hook gets no empty batch, which no user code expects, and its errors on private records are reported
-    without their values.
-    """
-
-    def __init__(self, module: LightningModule, trainer: Trainer, *, reveal_errors: bool) -> None:
-        self.module, self.trainer, self.reveal_errors = module, trainer, reveal_errors
-        vars(module)[TRANSFER_HOOK] = self
-
-    def __call__(self, batch: Any, dataloader_idx: int = 0) -> Any:
-        """The batch as the hook returns it; an empty one is taken out of the list that a list of loaders puts it in."""
-        if isinstance(batch, EmptyBatch) or (isinstance(batch, list) and any(isinstance(b, EmptyBatch) for b in batch)):
-            return EmptyBatch()
-        if isinstance(batch, list) and any(isinstance(b, Persons) for b in batch):
-            batch = batch[0].each(lambda own: [own])
-        if isinstance(batch, Persons):  # which Lightning has not converted, not knowing what it is
-            convert = self.trainer.precision_plugin.convert_input
-            return batch.each(lambda own: self(convert(own), dataloader_idx))
-        return withheld(
-            lambda: on_before_batch_transfer(self.module, batch, dataloader_idx),
-            "on_before_batch_transfer",
-            reveal=self.reveal_errors or not self.trainer.training,
-        )
-
-    def __reduce__(self) -> tuple[Any, tuple[Any, str]]:
-        return getattr, (self.module, TRANSFER_HOOK)  # saved and copied modules get Lightning's own method back
-
-    def remove(self) -> None:
-        """Let Lightning call the hook itself again."""
-        vars(self.module).pop(TRANSFER_HOOK, None)

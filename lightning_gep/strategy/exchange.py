@@ -17,9 +17,6 @@ from lightning_gep.privacy.fixed_point import code_for, lowered
 from lightning_gep.privacy.release import Part, Release
 from lightning_gep.strategy.processes import Processes, in_contact
 
-COMPARED_EVERY = 50
-"""Refreshes from one comparison of the processes' bases to the next."""
-
 
 class Collectives(Exchange):
     """Adds up and gathers by torch.distributed."""
@@ -83,13 +80,13 @@ class SharedBasis:
     """A `Subspace` of which every process has the same copy.
 
     Embeddings are summed over processes, so all must use exactly the same basis. Each computes it from the same sums
-    by the same operations. On unequal hardware they can round differently: checksums are compared now and then, and
-    where they differ, all continue with the basis of the first process.
+    by the same operations. On unequal hardware they can round differently: checksums are compared at every refresh,
+    and where they differ, all continue with the basis of the first process.
     """
 
     def __init__(self, subspace: Subspace, processes: Processes, exchange: Exchange, device: torch.device) -> None:
         self.subspace, self._processes, self._exchange, self._device = subspace, processes, exchange, device
-        self._refreshes, self._compared_every = 0, COMPARED_EVERY
+        self._warned = False
         subspace.exchange = exchange
 
     @property
@@ -101,20 +98,19 @@ class SharedBasis:
         """The basis for `step`."""
         before = self.subspace.basis
         if self.subspace.at_step(step, anchors) is not before:
-            if self._refreshes % self._compared_every == 0:
-                self._compare()
-            self._refreshes += 1
+            self._compare()
         return self.current
 
     def _compare(self) -> None:
         exchange = self._exchange
         if not isinstance(exchange, Collectives) or exchange.same(checksum(self.subspace.state_dict())):
             return
-        rank_zero_warn(
-            "The processes have computed different bases from the same numbers, as unequal hardware, versions or "
-            "numbers of threads do. All continue with that of the first process, compared at every refresh from now on."
-        )
-        self._compared_every = 1
+        if not self._warned:
+            rank_zero_warn(
+                "The processes have computed different bases from the same numbers, as unequal hardware, versions or "
+                "numbers of threads do. All continue with that of the first process."
+            )
+        self._warned = True
         state = self._processes.broadcast(move_data_to_device(self.subspace.state_dict(), torch.device("cpu")))
         self.subspace.load_state_dict(move_data_to_device(state, self._device))
 

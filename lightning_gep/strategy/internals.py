@@ -1,7 +1,7 @@
 """The private names of Lightning and torch that this package uses, all of them, and why.
 
-A release of Lightning or torch that renames one breaks its test in tests/strategy/test_internals.py, and a fit raises
-AttributeError before the first release; none of them can fail silently into a weaker guarantee.
+A release of Lightning or torch that renames one breaks tests, and a fit raises AttributeError before the first release;
+none of them can fail silently into a weaker guarantee.
 """
 
 import os

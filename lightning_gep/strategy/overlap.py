@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.strategy.data import WithheldReads
+from lightning_gep.strategy.data import Records, read
 from lightning_gep.strategy.persons import PerPerson
 
 READ_TOGETHER = 100
@@ -53,9 +53,8 @@ def length(dataset: Any) -> int:
 
 def read_records(dataset: Any, indices: Sequence[int]) -> Iterator[Any]:
     """The records at these indices, read as a DataLoader reads them: many at a time where the dataset can."""
-    several = getattr(dataset, "__getitems__", None) or (lambda block: [dataset[index] for index in block])
     for start in range(0, len(indices), READ_TOGETHER):
-        yield from several(list(indices[start : start + READ_TOGETHER]))
+        yield from read(dataset, list(indices[start : start + READ_TOGETHER]))
 
 
 def _records(dataset: Any, known: dict[int, int], *, as_long: bool = False) -> NDArray[np.int64]:
@@ -68,7 +67,7 @@ def _records(dataset: Any, known: dict[int, int], *, as_long: bool = False) -> N
     if isinstance(dataset, ConcatDataset):
         return np.concatenate([_records(part, known, as_long=as_long) for part in dataset.datasets])
     wrapped = getattr(dataset, "dataset", None)
-    wraps = isinstance(dataset, WithheldReads | PerPerson) or isinstance(wrapped, Dataset)
+    wraps = isinstance(dataset, Records | PerPerson) or isinstance(wrapped, Dataset)
     if wraps and (length(wrapped) or not as_long):
         records = _records(wrapped, known, as_long=as_long)
         return np.resize(records, length(dataset)) if as_long else records

@@ -57,35 +57,32 @@ class PublicStream:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.loader = loader
-        self._iterator: Iterator[Any] | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a new pass with the next batch."""
+        self._batches = self._endless()
 
     def records(self, count: int) -> list[Any]:
         """The first records, repeated if there are fewer."""
         data: Any = self.loader.dataset
         return [data[i % len(data)] for i in range(count)]
 
-    def batches(self, records: int, *, restart: bool = False) -> Iterator[Any]:
-        """Batches with a total of `records` records; the last is cut to fit. `restart` begins a new pass."""
-        if restart:
-            self.restart()
+    def batches(self, records: int) -> Iterator[Any]:
+        """Batches with a total of `records` records; the last is cut to fit."""
         while records > 0:
-            batch = self._next()
+            batch = next(self._batches)
             size = batch_size(batch)
             yield batch if size <= records else take(batch, slice(0, records))
             records -= size
 
-    def restart(self) -> None:
-        """Begin a new pass with the next batch."""
-        self._iterator = None
-
-    def _next(self) -> Any:
-        if self._iterator is not None:
-            for batch in self._iterator:
-                return batch
-        self._iterator = iter(self.loader)
-        for batch in self._iterator:
-            return batch
-        raise ConfigurationError("The public data is empty: aux_dataloader() has to give at least one batch.")
+    def _endless(self) -> Iterator[Any]:
+        while True:
+            batch = None
+            for batch in self.loader:
+                yield batch
+            if batch is None:
+                raise ConfigurationError("The public data is empty: aux_dataloader() has to give at least one batch.")
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
 """The gradients of public records, from which basis and thresholds are computed."""
 
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_gep.algorithm.exchange import Exchange
@@ -17,7 +16,7 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import microbatches
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.privacy.release import Release
-from lightning_gep.strategy.logs import SECONDS_UNNOTICED, progress_bar
+from lightning_gep.strategy.logs import progress_bar
 from lightning_gep.strategy.public_data import PublicStream
 from lightning_gep.strategy.step import StepGradients, train_mode
 from lightning_gep.strategy.step_cost import clock_of
@@ -40,16 +39,9 @@ class PublicGradients:
     """
 
     def __init__(
-        self,
-        gradients: StepGradients,
-        stream: PublicStream | None,
-        like_a_training_batch: Callable[[Any], Any],
-        *,
-        num_anchors: int,
-        sweeps: int = 1,
+        self, gradients: StepGradients, stream: PublicStream | None, *, num_anchors: int, sweeps: int = 1
     ) -> None:
         self._gradients, self._stream, self._sweeps = gradients, stream, sweeps
-        self._like_a_training_batch = like_a_training_batch
         self._microbatch = min(gradients.largest_microbatch, num_anchors)
         self._exchange = Exchange()
 
@@ -59,8 +51,11 @@ class PublicGradients:
         if self._stream is not None and exchange.world_size > 1:
             self._stream.restart()
 
-    def __call__(self, count: int, step: int) -> Anchors:
-        """Sweeps over `count` records: the same ones at each where iterations need that; with a seed, set by `step`."""
+    def __call__(self, count: int, step: int, what: str = "") -> Anchors:
+        """Sweeps over `count` records: the same ones at each where iterations need that; with a seed, set by `step`.
+
+        What takes long has a name, by which it is announced.
+        """
         held: list[Any] = []
         counts: list[int] = []
 
@@ -71,11 +66,13 @@ class PublicGradients:
                 return self._stream.batches(count)
             if not held:
                 with self._gradients.reproducible(step):
-                    held.extend(self._stream.batches(count, restart=seed is not None))
+                    if seed is not None:
+                        self._stream.restart()
+                    held.extend(self._stream.batches(count))
             return held
 
         def shares() -> Iterator[Any]:
-            for batch in map(self._like_a_training_batch, records()):
+            for batch in map(self._gradients.transfer, records()):
                 for part in microbatches(batch, self._microbatch):
                     first, end = self._exchange.share(batch_size(part))
                     counts.append(end - first)
@@ -83,16 +80,18 @@ class PublicGradients:
                     yield take(part, slice(first, end) if end > first else slice(0, 1))
 
         def sweep() -> Iterator[Tensor]:
-            with train_mode(self._gradients.module):
+            with train_mode(self._gradients.module), progress_bar(what, count // self._exchange.world_size) as bar:
                 for rows in self._gradients.sweep(shares()):
-                    yield rows[: counts.pop()]
+                    own = rows[: counts.pop()]
+                    bar.update(len(own))
+                    yield own
 
         return sweep
 
     def thresholds(self, k: int | None) -> Thresholds:
         """Both thresholds, and k if it is not given."""
         sizes, anchors = self._gradients.groups.sizes, max(self._records, k or 0)
-        fit, held_out = self.announced(anchors, step=-2, what=CHOOSING), self(round(HELD_OUT * self._records), step=-1)
+        fit, held_out = self(anchors, -2, CHOOSING), self(round(HELD_OUT * self._records), -1)
         return choose_thresholds(fit, held_out, sizes, k=k, num_anchors=anchors)
 
     def clip_norm(self, coordinates: Subspace | None) -> float:
@@ -103,43 +102,20 @@ class PublicGradients:
                 "1.0, or less for losses with small gradients.",
                 setting="clip_norm",
             )
-        basis = (
-            None
-            if coordinates is None
-            else coordinates.at_step(0, self.announced(self._records, step=-2, what=CHOOSING))
-        )
-        parts = self(round(HELD_OUT * self._records), step=-1)()
+        basis = None if coordinates is None else coordinates.at_step(0, self(self._records, -2, CHOOSING))
+        parts = self(round(HELD_OUT * self._records), -1)()
         return choose_clip_norm(torch.cat([row_norms(g if basis is None else basis.coordinates(g)) for g in parts]))
 
     @property
     def _records(self) -> int:
         return min(MOST_ANCHORS, max(FEWEST_ANCHORS, NUMBERS // self._gradients.groups.num_parameters))
 
-    def announced(self, count: int, step: int, what: str) -> Anchors:
-        """Such sweeps, of which one that takes longer says so."""
-        first, end = self._exchange.share(count)
-        own, silent = max(1, end - first), self(count, step)
-
-        def sweep() -> Iterator[Tensor]:
-            start, done, told = time.perf_counter(), 0, False
-            with progress_bar(what, own) as bar:
-                for rows in silent():
-                    seconds = (time.perf_counter() - start) * own / max(1, done + len(rows))
-                    if done and not told and seconds > SECONDS_UNNOTICED:
-                        rank_zero_info(f"{what} on {count} public records, about {seconds:.0f} s.")
-                        told = True
-                    done += len(rows)
-                    bar.update(len(rows))
-                    yield rows
-
-        return sweep
-
     def one_step(self, batch: Any, clip: float) -> tuple[float, float]:
         """The length of the mean clipped gradient of a public batch, and the seconds that one of its records took."""
         clock, total, count = clock_of(self._gradients.device), torch.zeros(()), 0
         start = clock()
         with train_mode(self._gradients.module):
-            for rows in self._gradients.sweep(microbatches(self._like_a_training_batch(batch), self._microbatch)):
+            for rows in self._gradients.sweep(microbatches(self._gradients.transfer(batch), self._microbatch)):
                 factors = (clip / row_norms(rows)).clamp(max=1.0).to(rows)
                 total, count = total.to(rows) + finite_rows(rows * factors[:, None]).sum(dim=0), count + len(rows)
         return float(total.norm()) / count, (clock() - start) / count

@@ -1,7 +1,7 @@
 """What is checked before every release: code that behaved well at the start may behave differently later."""
 
 import secrets
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,15 +49,9 @@ class ReleaseChecks:
     checks at the start.
     """
 
-    def __init__(
-        self,
-        gradients: StepGradients,
-        public_batch: Any,
-        like_a_training_batch: Callable[[Any], Any],
-        frozen_norms: Collection[str] = (),
-    ) -> None:
-        self._gradients, self._like_a_training_batch = gradients, like_a_training_batch
-        self._records, self._frozen_norms = take(public_batch, slice(0, RECORDS_TRIED)), frozenset(frozen_norms)
+    def __init__(self, gradients: StepGradients, public_batch: Any, frozen_norms: Collection[str] = ()) -> None:
+        self._gradients, self._frozen_norms = gradients, frozenset(frozen_norms)
+        self._records = take(public_batch, slice(0, RECORDS_TRIED))
         self._released_batch: int | None = None
         self._epoch: int | None = None
         self._also_at = 0
@@ -65,7 +59,7 @@ class ReleaseChecks:
     def before_training(self) -> None:
         """Raises ConfigurationError if what happens to a batch on its way to training_step mixes or keeps records."""
         with train_mode(self._gradients.module):
-            check_transfer(self._gradients.module, self._records, self._like_a_training_batch)
+            check_transfer(self._gradients.module, self._records, self._gradients.transfer)
 
     def before_a_release(self, trainer: Trainer, optimizer: Optimizer) -> None:
         """Raises ConfigurationError for anything that would make the release more than one subsampled Gaussian."""
@@ -93,4 +87,4 @@ class ReleaseChecks:
         """Code may begin to mix records after a few epochs, or do so at some steps only."""
         with quiet(), random_state_kept():
             self.before_training()
-            self._gradients.check_again(self._like_a_training_batch(self._records))
+            self._gradients.check_again(self._records)

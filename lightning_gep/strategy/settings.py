@@ -94,13 +94,6 @@ class PrivacySettings:
         return MECHANISMS[self.mechanism].uses_public_data
 
     @property
-    def unused(self) -> tuple[str, ...]:
-        """The thresholds that were given although the mechanism has others."""
-        used = MECHANISMS[self.mechanism].thresholds()
-        names = ("clip_embedding", "clip_residual", "clip_norm")
-        return tuple(name for name in names if name not in used and getattr(self, name) != DEFAULTS[name])
-
-    @property
     def chosen_on_public_data(self) -> tuple[str, ...]:
         """The settings the mechanism needs that are "auto"."""
         needed = (*(("k",) if self.uses_basis else ()), *MECHANISMS[self.mechanism].thresholds())

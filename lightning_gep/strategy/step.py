@@ -63,6 +63,7 @@ class StepGradients:
         turned: Whether it needs them in the coordinates of a public spectrum.
         expected_records: The expected number of private records, or persons, of a step on this process.
         per_person: With a number, private batches are those of persons with so many records each: one row per person.
+        transfer: What happens to a batch before training_step gets it; by default nothing.
         seed: With a seed everything random inside a step (dropout, public records and their labels) depends on seed
             and step; without one it is new at every step, whatever was seeded.
         reveal_errors: Pass on messages of errors on private records.
@@ -82,7 +83,9 @@ class StepGradients:
         turned: bool = False,
         reveal_errors: bool = False,
         per_person: int | None = None,
+        transfer: Callable[[Any], Any] = lambda batch: batch,
     ) -> None:
+        self.transfer = transfer
         self.module, self.precision, self.groups, self.reveal_errors = module, precision, groups, reveal_errors
         self.expected_records, self.seed, self.per_person = expected_records, seed, per_person
         # float64 sums and norms are needed, and Apple's accelerator has none: rows go to the CPU.
@@ -107,17 +110,17 @@ class StepGradients:
 
         `may_be_kept` says that the batch holds nothing of private records, so that training_step may keep it.
         """
-        public_batch = self._like_private(public_batch)
+        tried = self._like_private(self.transfer(public_batch))
         gets_index = is_param_in_hook_signature(self.module.training_step, "batch_idx", min_args=2)
         self.arguments = (0,) if gets_index else ()
-        self.public_batch = take(public_batch, slice(0, PUBLIC_RECORDS_KEPT)) if may_be_kept else None
+        self.public_batch = take(tried, slice(0, PUBLIC_RECORDS_KEPT)) if may_be_kept else None
         with no_trace(self.module), recorded_logs(self.module) as recorder, train_mode(self.module):
             self.counters = self._find_counters()
             self.backend = choose_backend(
                 self.module,
                 self.loss,
                 self.groups,
-                public_batch,
+                tried,
                 how,
                 rows_needed=self.rows_needed,
                 turned=self.turned,
@@ -125,20 +128,18 @@ class StepGradients:
         self._look_for_traces()
         for index in OTHER_BATCHES if gets_index else ():
             self.arguments = (index,)
-            self._check_again(public_batch)
+            self.check_again(public_batch)
         return recorder.names
 
     def check_again(self, public_batch: Any) -> None:
         """Raises ConfigurationError if records have begun to reach each other since the backend was chosen."""
-        self._check_again(self._like_private(public_batch))
+        tried = self._like_private(self.transfer(public_batch))
+        with no_trace(self.module), recorded_logs(self.module), train_mode(self.module):
+            check_still_apart(self.backend, tried)
+        self._look_for_traces()
 
     def _like_private(self, public_batch: Any) -> Any:
         return public_batch if self.per_person is None else made_of_public(public_batch, self.per_person)
-
-    def _check_again(self, public_batch: Any) -> None:
-        with no_trace(self.module), recorded_logs(self.module), train_mode(self.module):
-            check_still_apart(self.backend, public_batch)
-        self._look_for_traces()
 
     def _find_counters(self) -> tuple[str, ...]:
         if self.public_batch is None:

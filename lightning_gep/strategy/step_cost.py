@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -17,48 +16,29 @@ TRACKED, REPEATED = 10, 2
 take twice as long), and of others for each sweep."""
 
 
-@dataclass(frozen=True)
-class StepCost:
-    """Estimated seconds of the parts of a step."""
+def slow_parts(
+    cost: CostSettings, blocks: Sequence[tuple[int, int]], *, records: int, per_record: float, product: float
+) -> str:
+    """Which setting costs how much, if the step takes much longer than its gradients; else an empty string.
 
-    gradients: float
-    projection: float
-    refresh: float
-    """Of the basis, divided by the steps from one refresh to the next."""
-
-    @classmethod
-    def estimated(
-        cls, cost: CostSettings, blocks: Sequence[tuple[int, int]], *, records: int, per_record: float, product: float
-    ) -> "StepCost":
-        """From the seconds of a record's gradient and of a multiplication, for a basis of `blocks` (kᵢ, pᵢ)."""
-        numbers = sum(k * p for k, p in blocks)
-        anchors = cost.anchors * cost.sweeps
-        own = TRACKED if cost.subspace == "tracked" else REPEATED
-        update = anchors * own * numbers + sum(cost.anchors**2 * p for _, p in blocks)
-        return cls(
-            gradients=records * per_record,
-            projection=records * numbers * product,
-            refresh=(anchors * per_record + update * product) / cost.interval,
-        )
-
-    @property
-    def ratio(self) -> float:
-        """The whole step in units of its gradients."""
-        return 1.0 + (self.projection + self.refresh) / max(self.gradients, 1e-12)
-
-    def in_words(self, k: int, cost: CostSettings) -> str:
-        """Which setting costs how much, if the step takes much longer than its gradients; else an empty string."""
-        if self.ratio <= MUCH:
-            return ""
-        parts = {
-            f"projecting on k={k} vectors": ("lower k", self.projection),
-            "refreshing the basis": (f"refresh_every={4 * cost.interval}", self.refresh),
-        }
-        large = {what: (fix, own / max(self.gradients, 1e-12)) for what, (fix, own) in parts.items()}
-        shown = {what: found for what, found in large.items() if found[1] > NOTICEABLE}
-        figures = ", ".join(f"{what} {times:.2g} ×" for what, (_, times) in shown.items())
-        fixes = " or ".join(fix for fix, _ in shown.values())
-        return f"about {self.ratio:.2g} × the time of its gradients: {figures}; {fixes} makes it faster"
+    For a basis of `blocks` (kᵢ, pᵢ), by the seconds of a record's gradient and of a multiplication.
+    """
+    numbers, anchors = sum(k * p for k, p in blocks), cost.anchors * cost.sweeps
+    own = TRACKED if cost.subspace == "tracked" else REPEATED
+    update = anchors * own * numbers + sum(cost.anchors**2 * p for _, p in blocks)
+    gradients = max(records * per_record, 1e-12)
+    refresh = (anchors * per_record + update * product) / cost.interval
+    parts = (
+        (f"projecting on k={sum(k for k, _ in blocks)} vectors", "lower k", records * numbers * product / gradients),
+        ("refreshing the basis", f"refresh_every={4 * cost.interval}", refresh / gradients),
+    )
+    whole = 1.0 + sum(ratio for *_, ratio in parts)
+    if whole <= MUCH:
+        return ""
+    large = [part for part in parts if part[2] > NOTICEABLE]
+    figures = ", ".join(f"{what} {ratio:.2g} ×" for what, _, ratio in large)
+    fixes = " or ".join(fix for _, fix, _ in large)
+    return f"about {whole:.2g} × the time of its gradients: {figures}; {fixes} makes it faster"
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:

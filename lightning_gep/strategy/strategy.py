@@ -11,15 +11,14 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_gep.algorithm.diagnostics import BatchStatistics, Diagnostics
-from lightning_gep.algorithm.gep import gradient_embedding_perturbation
 from lightning_gep.algorithm.groups import Grouping
-from lightning_gep.gradients.randomness import random_state_kept, renew_random_states
 from lightning_gep.privacy.release import Clipping, Split
+from lightning_gep.strategy.announcement import announce, announce_later_log
 from lightning_gep.strategy.checkpoints import AccountedStrategy
-from lightning_gep.strategy.data import PoissonLoader, PrivateBatch, TransferGuard, closed_batch
+from lightning_gep.strategy.data import PoissonLoader, PrivateBatch, closed_batch
 from lightning_gep.strategy.fit import make_subspace, prepare_fit
+from lightning_gep.strategy.guards import guarded
 from lightning_gep.strategy.internals import on_before_batch_transfer, train_loader_in_list
-from lightning_gep.strategy.logs import LogGuard, announce, announce_later_log, announce_trial_run, warn_of_unused
 from lightning_gep.strategy.refusals import (
     HeldOutCheck,
     check_loader,
@@ -29,7 +28,6 @@ from lightning_gep.strategy.refusals import (
     check_trainer,
     several_optimizers_refused,
 )
-from lightning_gep.strategy.requeue import RequeueSignal
 from lightning_gep.strategy.settings import (
     AccountantName,
     Auto,
@@ -42,6 +40,7 @@ from lightning_gep.strategy.settings import (
     SubspaceName,
     settings_from,
 )
+from lightning_gep.strategy.task import Task
 
 
 class GEPStrategy(AccountedStrategy):
@@ -170,7 +169,6 @@ class GEPStrategy(AccountedStrategy):
     ) -> None:
         self.settings, self.cost = settings_from(locals())
         make_subspace(self.cost, (1,), (1,))  # refuses wrong settings now
-        warn_of_unused(self.settings)
         super().__init__(start_method=start_method, timeout=timeout)
         self._trust_checkpoint = trust_checkpoint
         self._held_out = HeldOutCheck()
@@ -178,7 +176,6 @@ class GEPStrategy(AccountedStrategy):
         self._batch: Any = None
         self._diagnostics: Diagnostics | None = None
         self._statistics = BatchStatistics()
-        self._requeue = RequeueSignal(None)
 
     def __repr__(self) -> str:
         return f"GEPStrategy(for lightning.pytorch.Trainer, not for pytorch_lightning.Trainer; {self.settings})"
@@ -200,44 +197,29 @@ class GEPStrategy(AccountedStrategy):
     @override
     def process_dataloader(self, dataloader: object) -> object:
         """Everything is checked and calibrated when the trainer hands over the train loader."""
-        trainer, reveal = self._trainer, self.settings.log_nonprivate
+        trainer = self._trainer
         if not (self._fits and trainer.training):
             self._held_out.add_validation(dataloader)
             return self.divided(dataloader, trainer)
         loader = check_loader(dataloader)
-        self._requeue = RequeueSignal(self.cluster_environment)
         self._held_out.set_training(trainer, loader.dataset)
-        continued = self._continued()
-        fit = prepare_fit(
-            self.settings,
-            self.cost,
-            trainer=trainer,
-            module=self._module,
-            loader=loader,
-            precision=self.precision_plugin,
-            device=self.root_device,
-            processes=self.processes,
-            like_a_training_batch=self._like_a_training_batch,
-            continued=continued,
-            rows_needed=self._rows_needed,
+        transfer = self._like_a_training_batch
+        task = Task(
+            self.settings, self.cost, trainer, self._module, loader, self.processes, transfer, self._rows_needed
         )
+        continued = self._continued()
+        fit = prepare_fit(task, continued)
         self._begin(fit, continued)
-        announce(self.settings, fit, self.card_directory)
-        if trainer.fast_dev_run and continued is None:  # type: ignore[attr-defined]
-            announce_trial_run(fit.account.plan)
-        repeatable = self.settings.generator == "seeded"
-        if not repeatable:
-            self._guards.enter_context(random_state_kept())
-            renew_random_states()
-        self._guards.callback(TransferGuard(self._module, trainer, reveal_errors=reveal).remove)
+        announce(self.settings, fit, trial=trainer.fast_dev_run and continued is None)  # type: ignore[attr-defined]
         size = fit.sampler.expected_batch_size
-        self._guards.callback(LogGuard(self._module, self._notice_log, pass_on=reveal, batch_size=size).remove)
+        guards = guarded(self._module, trainer, self.settings, batch_size=size, notice=self._notice_log)
+        self._guards.enter_context(guards)
         return PoissonLoader(
             loader,
             fit.sampler,
             lambda: trainer.global_step,
-            repeatable=repeatable,
-            reveal_errors=reveal,
+            repeatable=not self.settings.private,
+            reveal_errors=self.settings.log_nonprivate,
             lengths=fit.lengths,
         )
 
@@ -260,20 +242,18 @@ class GEPStrategy(AccountedStrategy):
             self._card.start()
 
     @override
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        self._requeue.answer(lambda arrived: self.reduce_boolean_decision(arrived, all=False))
-
-    @override
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
         if not (self._fits and self._trainer.training):
             return super().batch_to_device(batch, device, dataloader_idx)
         # Hooks get the batch before training_step does, and could change it or keep records.
         move = super().batch_to_device
-        reveal = self.settings.log_nonprivate
-        closed = closed_batch(batch, lambda own: move(own, device, dataloader_idx), reveal=reveal)
-        if self.settings.generator != "seeded":
-            renew_random_states()  # what other hooks draw tells nothing about augmentations in transfer hooks
-        return closed
+        settings = self.settings
+        return closed_batch(
+            batch,
+            lambda own: move(own, device, dataloader_idx),
+            reveal=settings.log_nonprivate,
+            repeatable=not settings.private,
+        )
 
     @override
     def training_step(self, batch: PrivateBatch, *arguments: Any, **_: Any) -> Tensor:
@@ -288,23 +268,10 @@ class GEPStrategy(AccountedStrategy):
         fit, step = self.prepared, self._trainer.global_step
         assert fit is not None
         fit.checks.before_a_release(self._trainer, self.optimizers[0])
-        private = fit.gradients.of_private(self._batch)
         self._statistics = BatchStatistics()
-        with fit.gradients.reproducible(step):
-            gradient, self._diagnostics = gradient_embedding_perturbation(
-                fit.anchors_at(step),
-                self._statistics.watch(private) if self.settings.log_nonprivate else private,
-                subspace=fit.basis_source,
-                release=fit.account.plan.release,
-                noise=fit.noise,
-                expected_batch_size=fit.account.plan.expected_batch_size,
-                microbatch_size=fit.gradients.microbatch,
-                step=step,
-                charge=fit.account.charge,
-                exchange=fit.exchange,
-                residual_memory=fit.residual_memory,
-            )
-        if self.settings.log_nonprivate:
+        reveal = self.settings.log_nonprivate
+        gradient, self._diagnostics = fit.release(self._batch, step, self._statistics if reveal else None)
+        if reveal:
             fit.gradients.log_nonprivate(self._batch)
         fit.gradients.keep()
         fit.gradients.put(gradient)

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_gep.errors import ConfigurationError
 from lightning_gep.privacy.run_size import RunSize
-from lightning_gep.strategy.fit import planned_steps
+from lightning_gep.strategy.task import planned_steps
 
 SMALL = RunSize(num_records=1000, num_parameters=500, batch_size=100, max_epochs=5)
 

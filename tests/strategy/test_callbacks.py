@@ -66,15 +66,6 @@ def test_the_budget_ends_the_run_cleanly(tmp_path):
     assert not used.privacy.allows_another_step(6.0)
 
 
-def test_the_budget_of_the_strategy_needs_no_number(tmp_path):
-    used = strategy(epsilon=5.0)
-    fit = trainer(tmp_path, used, callbacks=[PrivacyBudget()], max_epochs=2)
-    fit.fit(Classifier(), loader())
-    fit.fit_loop.max_epochs = 9
-    fit.fit(Classifier(), loader())
-    assert used.privacy.steps == 10, "the second fit found the budget used up and ended without an error"
-
-
 @pytest.mark.parametrize("callback", [PrivacyMonitor, PrivacyBudget])
 def test_without_the_strategy_they_say_so(tmp_path, callback):
     fit = trainer(tmp_path, "auto", callbacks=[callback()], max_steps=1)

@@ -1,61 +1,12 @@
-"""Through the whole strategy, a module gets the gradient of an ordinary backward pass."""
+"""Modules as people write them, through the whole strategy."""
 
 import functools
 
-import pytest
 import torch
-from lightning.pytorch import Callback
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader
 
-from lightning_gep.gradients import take
-from tests.gradients_zoo import ZOO, N, loss_of
-from tests.toys import INF, Classifier, loader, strategy, trainer
-
-
-class Gradient(Callback):
-    def on_after_backward(self, trainer, pl_module):
-        self.seen = {name: p.grad.clone() for name, p in pl_module.named_parameters() if p.grad is not None}
-
-
-def plain_gradient(module, batch):
-    loss = loss_of(module)(batch)
-    (loss["loss"] if isinstance(loss, dict) else loss).backward()
-    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in trained}
-    module.zero_grad(set_to_none=True)
-    return gradients
-
-
-PLAIN = [
-    "nn.LSTM",
-    "tied weights",
-    "frozen parameters",
-    "unused parameters",
-    "weights reached past the module tree",
-    "torchmetrics in training_step",
-    "tuple batch, several inputs",
-    "strings in the batch",
-    "bf16-mixed",
-]
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_the_gradient_is_the_plain_one(name, tmp_path):
-    """All records are drawn (q = 1), nothing is clipped, no noise is added."""
-    case = ZOO[name]
-    module, batch = case.build()
-    expected = plain_gradient(module, batch)
-    module.configure_optimizers = lambda: torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.0)
-    used = strategy(mechanism="gp", noise_multiplier=0.0, clip_norm=INF, delta=0.1, microbatch_size=4)
-    seen = Gradient()
-    loader = DataLoader(range(N), batch_size=N, collate_fn=lambda indices: take(batch, indices))
-    trainer(tmp_path, used, callbacks=[seen], max_steps=1).fit(module, loader)
-    assert set(seen.seen) == set(expected)
-    tolerance = 2e-2 if case.half else 1e-5
-    for parameter, gradient in expected.items():
-        torch.testing.assert_close(seen.seen[parameter], gradient, rtol=tolerance, atol=tolerance)
+from tests.toys import Classifier, loader, strategy, trainer
 
 
 class Checkpointed(Classifier):

@@ -100,17 +100,13 @@ def test_the_guarantee_counts_persons_and_says_so(tmp_path, mechanism):
 
 def test_records_of_a_person_are_chosen_evenly_and_anew():
     torch.manual_seed(0)
+    by_position = PerPerson([(torch.zeros(2), torch.tensor(i // 2)) for i in range(6)], 1)
+    assert len(by_position) == 3
     persons = PerPerson([{"user_id": i % 2, "i": i} for i in range(12)], "user_id", records=8)
     assert len(persons) == 2
     chosen = [sorted(record["i"] for record in persons[0]) for _ in range(20)]
     assert all(set(own) == {0, 2, 4, 6, 8, 10} and max(map(own.count, own)) == 2 for own in chosen)
     assert len(set(map(tuple, chosen))) > 1
-
-
-def test_whose_a_record_is_by_position_function_or_tensor():
-    rows = [(torch.zeros(2), torch.tensor(i // 2)) for i in range(6)]
-    assert len(PerPerson(rows, 1)) == len(PerPerson(rows, lambda record: str(record[1].item()))) == 3
-    assert PerPerson(rows, len).unit == "len"
 
 
 @pytest.mark.parametrize("owner", [None, float("nan"), torch.tensor(float("nan")), [1, 2], object()])
@@ -134,27 +130,14 @@ def test_a_name_that_an_error_tells_is_not_shown():
     assert "John Smith" not in "".join(traceback.format_exception(raised.value))
 
 
-def test_constants_that_differ_among_persons_in_their_last_digits_are_refused():
-    """The first person's value would be used for all."""
-    batches = [{"x": torch.zeros(2, 1), "mean": torch.tensor(1 + step)} for step in (0.0, 1e-6)]
-    with pytest.raises(ConfigurationError, match="adds a value that depends on the records"):
-        Persons(batches).nested()
-    batches[1]["mean"] = batches[0]["mean"].clone()
-    assert Persons(batches).nested()["x"].shape == (2, 2, 1)
-
-
-def test_a_record_without_the_entry_is_refused():
-    with pytest.raises(ConfigurationError, match="whose record 0 is"):
-        PerPerson([{"name": 1}], "user_id")
-
-
 def test_what_is_done_to_a_batch_meets_one_person_at_a_time():
     persons = Persons([torch.arange(3) + 10 * person for person in range(2)])
     assert persons.each(lambda own: own.flip(0)).nested().tolist() == [[2, 1, 0], [12, 11, 10]]
     with pytest.raises(ConfigurationError, match="tensors"):
         Persons([["a", "b"], ["c", "d"]]).nested()
-    with pytest.raises(ConfigurationError, match="depends on the records"):
-        Persons([(torch.zeros(2), "a"), (torch.zeros(2), "b")]).nested()
+    for constant, other in (("a", "b"), (torch.tensor(1.0), torch.tensor(1 + 1e-6))):  # the first would count for all
+        with pytest.raises(ConfigurationError, match="adds a value that depends on the records"):
+            Persons([(torch.zeros(2), constant), (torch.zeros(2), other)]).nested()
 
 
 def test_what_is_read_of_a_person_does_not_follow_from_a_known_seed():

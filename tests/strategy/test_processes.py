@@ -88,11 +88,8 @@ def test_outside_hydra_a_child_is_started_like_its_parent(monkeypatch):
     assert command[-2:] == ["--lr", "3"]
     assert directory is None
     assert child_command(["-m", "some.module"])[0] == [sys.executable, "-m", "some.module", "--lr", "3"]
-
-
-def test_flags_that_lead_to_configuration_files_are_kept():
-    arguments = ["-m", "--config-dir", "a", "x=1,2", "--config-name=b", "-cp", "c", "--multirun"]
-    assert config_flags(arguments) == ["--config-dir", "a", "--config-name=b", "-cp", "c"]
+    flags = ["-m", "--config-dir", "a", "x=1,2", "--config-name=b", "-cp", "c", "--multirun"]
+    assert config_flags(flags) == ["--config-dir", "a", "--config-name=b", "-cp", "c"]
 
 
 @pytest.mark.parametrize("text", ["a", "it's", "a b", "back\\slash", "end\\", "\\'both", "a,b=c", "ε={x}"])

@@ -153,15 +153,11 @@ def test_changing_a_privacy_setting_is_an_error_that_says_which(begun, change, n
         run(begun, strategy(**change), checkpoint=begun / "all" / "step=2.ckpt")
 
 
-def test_what_costs_no_privacy_may_change(tmp_path):
-    _, _first = run(tmp_path, strategy(), steps=2, callbacks=[every_step(tmp_path / "all")])
-    used = strategy(microbatch_size=3, gradients="loop", refresh_every=4)
-    run(tmp_path, used, steps=4, checkpoint=tmp_path / "all" / "step=2.ckpt")
-    assert used.privacy.steps == 4
-
-
-@pytest.mark.parametrize("change", [{"groups": "all"}, {"subspace": "power"}])
-def test_a_basis_that_does_not_fit_any_more_begins_anew(tmp_path, change):
+@pytest.mark.parametrize(
+    "change",
+    [{"groups": "all"}, {"subspace": "power"}, {"microbatch_size": 3, "gradients": "loop", "refresh_every": 4}],
+)
+def test_what_costs_no_privacy_may_change_and_a_basis_that_does_not_fit_begins_anew(tmp_path, change):
     run(tmp_path, strategy(), steps=3, callbacks=[every_step(tmp_path / "all")])
     checkpoint = tmp_path / "all" / "step=2.ckpt"
     with pytest.warns(UserWarning, match="a new one is computed") if "groups" in change else nullcontext():

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningDataModule, Trainer, seed_everything
+from lightning.pytorch import Callback, LightningDataModule, Trainer
 from lightning.pytorch.accelerators.mps import MPSAccelerator
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.strategies import DDPStrategy
@@ -326,16 +326,6 @@ def test_every_subspace_and_precision_trains(tmp_path, subspace, precision):
     fit.fit(module, loader())
     assert torch.isfinite(weights(module)).all()
     assert fit.strategy.privacy.steps == 5
-
-
-def test_nothing_repeats_because_of_seed_everything(tmp_path):
-    results = []
-    for _ in range(2):
-        seed_everything(3)
-        module = Classifier()
-        trainer(tmp_path, strategy(generator="system"), max_steps=3).fit(module, loader())
-        results.append(weights(module))
-    assert not torch.equal(*results)
 
 
 def test_it_runs_in_a_notebook(tmp_path, monkeypatch):

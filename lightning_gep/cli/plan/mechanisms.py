@@ -37,7 +37,7 @@ def compare(config: DictConfig, row: Row) -> list[NoiseLevel]:
     gradients = StepGradients(model, Precision(), groups, microbatch=None, expected_records=HELD_OUT, seed=None)
     stream = PublicStream(find_public_loader(None, data, model))
     gradients.choose_backend(next(stream.batches(HELD_OUT)), "auto")
-    public = PublicGradients(gradients, stream, lambda batch: batch, num_anchors=HELD_OUT)
+    public = PublicGradients(gradients, stream, num_anchors=HELD_OUT)
     held_out, anchors = (torch.cat([*public(count, step)()]) for step, count in enumerate((HELD_OUT, max(k, HELD_OUT))))
     return compare_mechanisms(
         anchors,

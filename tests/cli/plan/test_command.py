@@ -10,7 +10,7 @@ from lightning_gep.algorithm.groups import ParameterGroups
 from lightning_gep.cli.configs import composed, config_directory
 from lightning_gep.cli.plan.command import main
 from lightning_gep.privacy.rounding import rounded_up
-from lightning_gep.strategy.fit import planned_steps
+from lightning_gep.strategy.task import planned_steps
 
 OWN = ("--records", "1257", "--parameters", "6186")
 RDP = "privacy.accountant=rdp"
