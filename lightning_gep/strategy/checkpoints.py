@@ -16,6 +16,7 @@ from lightning_gep.privacy.account import PrivacyAccount
 from lightning_gep.privacy.ledger import read_or_none
 from lightning_gep.strategy.fit import Fit
 from lightning_gep.strategy.origins import (
+    ORIGINS,
     UNKNOWN,
     Origin,
     ReleasedWeights,
@@ -23,9 +24,7 @@ from lightning_gep.strategy.origins import (
     check_own,
     hashes_of,
     note_here,
-    origin_of,
     released_by,
-    set_origin,
 )
 from lightning_gep.strategy.processes import ProcessStrategy
 from lightning_gep.strategy.requeue import RequeueSignal
@@ -94,7 +93,7 @@ class AccountedStrategy(ProcessStrategy):
 
     @override
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        set_origin(self._module, UNKNOWN)  # if it fails, some of the weights have been loaded
+        ORIGINS[self._module] = UNKNOWN  # if it fails, some of the weights have been loaded
         super().load_model_state_dict(checkpoint, strict)
         saved = checkpoint.get(CHECKPOINT_KEY)
         if saved is None:
@@ -108,15 +107,15 @@ class AccountedStrategy(ProcessStrategy):
         if own is not None and own.run_id == account.run_id:
             # An earlier checkpoint of the same run; or a later one, if another process has continued it.
             own.steps = max(own.steps, account.steps)
-            set_origin(self._module, Origin(own))
+            ORIGINS[self._module] = Origin(own)
             return
-        set_origin(self._module, Origin(account, without_basis(saved)))
+        ORIGINS[self._module] = Origin(account, without_basis(saved))
         if own is None:
             self.privacy = account
 
     def state_of_weights(self) -> dict[str, Any] | None:
         """The privacy state to keep with the weights, whoever saves them; None if no private run produced them."""
-        origin = origin_of(self._module)
+        origin = ORIGINS.get(self._module)
         if origin is not None and origin.state is not None:
             return origin.state
         return self.prepared.state() if self.prepared is not None and self._weights_are_own else None
@@ -129,11 +128,11 @@ class AccountedStrategy(ProcessStrategy):
 
     def _continue_from(self, state: dict[str, Any]) -> None:
         self.privacy = PrivacyAccount.from_state(state["account"])
-        set_origin(self._module, Origin(self.privacy, state, to_train_on=True))
+        ORIGINS[self._module] = Origin(self.privacy, state, to_train_on=True)
 
     def _continued(self) -> Origin | None:
         """The run a fit continues: that of the checkpoint to train on, or of an earlier fit of this strategy."""
-        origin = origin_of(self._module)
+        origin = ORIGINS.get(self._module)
         if origin is not None:
             check_own(origin, self.privacy)
             if origin.to_train_on:
@@ -144,17 +143,24 @@ class AccountedStrategy(ProcessStrategy):
         """Open the ledger of a fit and count its releases there; call before the first one."""
         self.privacy, self._failed, self._requeue = fit.account, False, RequeueSignal(self.cluster_environment)
         if continued is None:
-            self._check_weights()
+            self._on_first_process(self._check_weights)
         self._on_first_process(lambda: self._open_ledger(fit.account, continued))
         fit.account.steps = self.broadcast(fit.account.steps)
         # Not earlier: a refused fit leaves the weights of the checkpoint in the module.
         self.prepared = fit
-        set_origin(self._module, Origin(fit.account))
+        ORIGINS[self._module] = Origin(fit.account)
 
     @override
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         assert self._requeue is not None
         self._requeue.answer(lambda arrived: self.reduce_boolean_decision(arrived, all=False))
+
+    @override
+    def on_train_start(self) -> None:
+        # Again, for the weights of the first step: hooks may have loaded some.
+        self._on_first_process(self._check_weights)
+        if self._card is not None:
+            self._card.start()
 
     def _check_weights(self) -> None:
         """Raises ConfigurationError if the module holds weights that another private run is known to have released.
@@ -162,20 +168,18 @@ class AccountedStrategy(ProcessStrategy):
         With `trust_checkpoint` the user states that the two runs share no training record; the account notes it. Call
         with the weights of the first step, at the latest: this run releases what differs from them.
         """
-        self._on_first_process(lambda: self._compare_weights(hashes_of(self._tensors())))
-
-    def _compare_weights(self, weights: Mapping[str, str]) -> None:
-        account = self.privacy
+        account, weights = self.privacy, hashes_of(self._tensors())
         assert account is not None
         note_here(account.ledger_path)
         runs = released_by(weights, self._ledger_folder, besides={account.run_id, *account.builds_on})
         if not self._trust_checkpoint:
             check_not_released(runs)
         elif runs:
-            account.builds_on += [run.run_id for run in runs]
+            names = [ledger.stem for ledger in runs]
+            account.builds_on += names
             rank_zero_warn(
-                f"This run starts from weights of the private run {' and '.join(run.run_id for run in runs)}; "
-                "trust_checkpoint=True states that they share no training record."
+                f"This run starts from weights of the private run {' and '.join(names)}; trust_checkpoint=True states "
+                "that they share no training record."
             )
         if account.ledger_path is not None:
             self._released = ReleasedWeights(account.ledger_path, weights.values())
@@ -206,7 +210,7 @@ class AccountedStrategy(ProcessStrategy):
 
     @property
     def _weights_are_own(self) -> bool:
-        origin = origin_of(self._module)
+        origin = ORIGINS.get(self._module)
         own = None if self.prepared is None else self.prepared.account
         return origin is not None and origin.state is None and origin.account is own is not None
 

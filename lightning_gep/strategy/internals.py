@@ -33,17 +33,12 @@ def on_before_batch_transfer(module: LightningModule, batch: Any, dataloader_idx
     return LightningModule._on_before_batch_transfer(module, batch, dataloader_idx)
 
 
-def source_of_training_data(trainer: Trainer) -> Any:
-    """What was passed to `fit`: loaders in any structure, or else the datamodule or module that has them.
-
-    Lightning keeps it only here; `trainer.train_dataloader` is what it made of it.
-    """
-    return trainer.fit_loop._data_source.instance
-
-
 def train_loader_in_list(trainer: Trainer) -> bool:
-    """Whether the train loader was passed to `fit` in a list of one, so that its batches come in such a list, too."""
-    given = source_of_training_data(trainer)
+    """Whether the train loader was passed to `fit` in a list of one, so that its batches come in such a list, too.
+
+    Lightning keeps what was passed only here; `trainer.train_dataloader` is what it made of it.
+    """
+    given = trainer.fit_loop._data_source.instance
     return isinstance(given, list | tuple) and len(given) == 1
 
 

@@ -26,8 +26,8 @@ SECONDS_UNNOTICED = 3.0
 
 
 def progress_bar(what: str, total: int) -> Any:
-    """A bar with the time that is left, on a terminal, once something with a name takes longer than nobody notices."""
-    hidden = None if what and rank_zero_only.rank == 0 else True  # type: ignore[attr-defined]  # None: if no terminal
+    """A bar with the time that is left, on a terminal, once something takes longer than nobody notices."""
+    hidden = None if rank_zero_only.rank == 0 else True  # type: ignore[attr-defined]  # None: if it is no terminal
     return tqdm(total=total, desc=what, unit=" records", delay=SECONDS_UNNOTICED, leave=False, disable=hidden)
 
 

@@ -2,10 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -37,19 +37,10 @@ class Origin:
 
 
 UNKNOWN = Origin(None)
-_ORIGINS: WeakKeyDictionary[nn.Module, Origin] = WeakKeyDictionary()
+ORIGINS: WeakKeyDictionary[nn.Module, Origin] = WeakKeyDictionary()
+"""Where the weights of modules come from; those that no private run is known to have produced are not in it."""
 RUNS_IN_THIS_PROCESS: set[Path] = set()
 """Hashes of the runs whose weights have been in this process, in any folder."""
-
-
-def origin_of(module: nn.Module) -> Origin | None:
-    """Where the weights of a module come from; None if no private run is known to have produced them."""
-    return _ORIGINS.get(module)
-
-
-def set_origin(module: nn.Module, origin: Origin) -> None:
-    """Note where the weights of a module come from now."""
-    _ORIGINS[module] = origin
 
 
 def check_own(origin: Origin, account: PrivacyAccount | None) -> None:
@@ -69,22 +60,12 @@ def check_own(origin: Origin, account: PrivacyAccount | None) -> None:
         )
 
 
-class ReleasedBy(NamedTuple):
-    """A run that has released a tensor of the given name."""
-
-    run_id: str
-    ledger: Path
-    name: str
-
-
-def check_not_released(runs: Sequence[ReleasedBy]) -> None:
+def check_not_released(runs: Mapping[Path, str]) -> None:
     """Raises ConfigurationError if other runs have released some of the weights that a fit would start from."""
-    if runs:
-        content = read_or_none(runs[0].ledger)
+    for ledger, name in runs.items():
+        content = read_or_none(ledger)
         made = "" if content is None else f" that had made {content.count} steps"
-        raise ConfigurationError(
-            f"The weights in {runs[0].name} come from a private run{made} ({runs[0].ledger}), {CONTINUE}"
-        )
+        raise ConfigurationError(f"The weights in {name} come from a private run{made} ({ledger}), {CONTINUE}")
 
 
 class ReleasedWeights:
@@ -128,22 +109,18 @@ def hashes_of(tensors: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def released_by(weights: Mapping[str, str], folder: Path, *, besides: Collection[str]) -> list[ReleasedBy]:
-    """The runs that have released one of these hashes (name → hash), unless a run in `besides` has released it, too.
+def released_by(weights: Mapping[str, str], folder: Path, *, besides: Collection[str]) -> dict[Path, str]:
+    """The ledgers of runs that have released one of these hashes (name → hash), each with a name.
 
-    Searches the runs with a ledger in the folder and those whose weights have been in this process.
+    Hashes that a run in `besides` has released, too, do not count: two runs with the same seed release the same
+    weights. Searched are the runs with a ledger in the folder and those whose weights have been in this process.
     """
-    files = sorted({*folder.resolve().glob(f"*{SUFFIX}"), *RUNS_IN_THIS_PROCESS})
     names = {value: name for name, value in weights.items()}
-    for path in files:
-        if path.stem in besides:  # first: two runs with the same seed release the same weights
-            names = {value: names[value] for value in names.keys() - _common(path, names)}
-    found = ((path, _common(path, names)) for path in files if path.stem not in besides)
-    return [
-        ReleasedBy(path.stem, path.with_suffix(".ledger"), min(names[value] for value in common))
-        for path, common in found
-        if common
-    ]
+    files = {*folder.resolve().glob(f"*{SUFFIX}"), *RUNS_IN_THIS_PROCESS}
+    common = {path: _common(path, names) for path in sorted(files)}
+    known = set[str]().union(*(found for path, found in common.items() if path.stem in besides))
+    others = {path: found - known for path, found in common.items() if path.stem not in besides}
+    return {path.with_suffix(".ledger"): min(map(names.__getitem__, found)) for path, found in others.items() if found}
 
 
 def note_here(ledger: str | Path | None) -> None:

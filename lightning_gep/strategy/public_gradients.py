@@ -54,7 +54,7 @@ class PublicGradients:
     def __call__(self, count: int, step: int, what: str = "") -> Anchors:
         """Sweeps over `count` records: the same ones at each where iterations need that; with a seed, set by `step`.
 
-        What takes long has a name, by which it is announced.
+        With a name, which is for those that take long, they have a progress bar.
         """
         held: list[Any] = []
         counts: list[int] = []
@@ -80,13 +80,17 @@ class PublicGradients:
                     yield take(part, slice(first, end) if end > first else slice(0, 1))
 
         def sweep() -> Iterator[Tensor]:
-            with train_mode(self._gradients.module), progress_bar(what, count // self._exchange.world_size) as bar:
+            with train_mode(self._gradients.module):
                 for rows in self._gradients.sweep(shares()):
-                    own = rows[: counts.pop()]
-                    bar.update(len(own))
-                    yield own
+                    yield rows[: counts.pop()]
 
-        return sweep
+        def shown() -> Iterator[Tensor]:
+            with progress_bar(what, count // self._exchange.world_size) as bar:
+                for rows in sweep():
+                    bar.update(len(rows))
+                    yield rows
+
+        return shown if what else sweep
 
     def thresholds(self, k: int | None) -> Thresholds:
         """Both thresholds, and k if it is not given."""

@@ -237,9 +237,7 @@ class GEPStrategy(AccountedStrategy):
     @override
     def on_train_start(self) -> None:
         check_sampled(self._trainer)
-        self._check_weights()  # again, for the weights of the first step: hooks may have loaded some
-        if self._card is not None:
-            self._card.start()
+        super().on_train_start()
 
     @override
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:

@@ -152,14 +152,8 @@ class Scored(Classifier):
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("count", "devices", "options", "read"),
-    [
-        (7, 2, {}, 7),
-        (9, 4, {}, 9),
-        (60, 2, {"shuffle": True}, 60),
-        (3, 4, {}, 12),
-        (7, 2, {"sampler": SubsetRandomSampler(range(7))}, 14),
-    ],
-    ids=["uneven", "four", "shuffled", "few", "own sampler"],
+    [(7, 2, {"shuffle": True}, 7), (3, 4, {}, 12), (7, 2, {"sampler": SubsetRandomSampler(range(7))}, 14)],
+    ids=["uneven", "few", "own sampler"],
 )
 def test_every_record_is_evaluated_once(tmp_path, count, devices, options, read):
     """However the shares come out; with fewer records than processes, or the user's own sampler, all evaluate all."""
@@ -200,10 +194,6 @@ DIFFERENT = {
             settings=replace(module.trainer.strategy.settings, noise_multiplier=2.0)
         ),
         "noise_multiplier is 2.0, not 1.0",
-    ),
-    "anchors": (
-        lambda module: vars(module.trainer.strategy).update(cost=replace(module.trainer.strategy.cost, num_anchors=9)),
-        "num_anchors is 9, not 20",
     ),
     "public data": (
         lambda module: vars(module.trainer.strategy).update(
