@@ -88,6 +88,9 @@ def roughly_by_pld(history: History, delta: float, near: float) -> float:
     """An ε for a search, at a fraction of the time of `by_pld`; `near` is about where it is looked for."""
     if near > LARGEST_TIGHT_EPSILON or delta < SMALLEST_PLD_DELTA:
         return by_rdp(history, delta)
+    bound = by_rdp(history, delta, WHOLE_ORDERS)
+    if bound > LARGEST_TIGHT_EPSILON:  # as in `by_pld`: with so little noise a grid has millions of points
+        return bound
     grid = COARSER * _grid(near, sum(count for _, count in history))
     return float(_composed(history, grid).get_epsilon_for_delta(delta))
 

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from lightning_gep.errors import ConfigurationError
-from lightning_gep.privacy.accounting import SampledGaussian, epsilon
+from lightning_gep.privacy.accounting import LARGEST_TIGHT_EPSILON, SampledGaussian, epsilon, roughly_by_pld
 from lightning_gep.privacy.calibration import calibrate, noise_multiplier_for
 
 CIFAR, MNIST, SVHN = (1000 / 50_000, 1e-5), (1000 / 60_000, 1e-5), (1000 / 604_388, 1e-6)
@@ -113,3 +113,9 @@ GOOD = {"epsilon": 8.0, "delta": 1e-5, "sample_rate": 0.02, "steps": 100, "accou
 def test_bad_values_are_explained(change, message):
     with pytest.raises(ConfigurationError, match=message):
         calibrate(**{**GOOD, **change})
+
+
+def test_noise_so_small_that_a_grid_would_have_millions_of_points_is_looked_at_by_rdp_alone():
+    """Where δ is above q no noise is needed for a small ε, and the search goes down all the way."""
+    run = [(SampledGaussian(1e-6, 0.01), 1)]
+    assert roughly_by_pld(run, 0.4, near=0.1) >= epsilon(run, 0.4) > LARGEST_TIGHT_EPSILON
