@@ -28,9 +28,9 @@ SubspaceName = Literal["tracked", "power", "random"]
 BackendName = Literal["auto", "functional", "ghost", "hooks", "loop"]
 StartMethod = Literal["popen", "fork", "forkserver", "spawn"]
 
-STEPS_BETWEEN_SPECTRA, ANCHORS_OF_SPECTRUM = 4, 100
-"""Schedule of mechanism="spectral" in one process, that of the published results. Every step would have less noise in
-the first dozens of steps, at twice the anchors and four times the eigendecompositions (docs/spectral.md)."""
+STEPS_BETWEEN_SPECTRA, ANCHORS_OF_SPECTRUM = 4, 50
+"""Schedule of mechanism="spectral" in one process. The published results had 100 anchors: 50 have about 2 % more noise in
+the first dozens of steps and as much later, for half the cost of a refresh (docs/spectral.md)."""
 STEPS_BETWEEN_SUMS = 12
 """Steps between two refreshes of mechanism="spectral" with several processes, which add up about as many numbers at a
 refresh as at a step: a tenth more bytes for a convolutional network. Each refresh has as many more anchors."""

@@ -82,8 +82,8 @@ class GEPStrategy(AccountedStrategy):
             `ParameterGroups.from_module` for other groupings and for your own.
         subspace: "tracked" (default) updates the basis with a few new public gradients at a time; "power" computes it
             anew, as in the paper; "random" needs no public gradients and serves as a baseline.
-        num_anchors: Public records per refresh of the basis. Default None: 50, or 2000 for "power", or 100 for
-            mechanism="spectral". More give a better basis and cost as much time as private records.
+        num_anchors: Public records per refresh of the basis. Default None: 50, or 2000 for "power". More
+            give a better basis and cost as much time as private records.
         refresh_every: Steps between two refreshes; larger values are faster, with an older basis. Default None: 1, but
             4 for mechanism="spectral". In several processes it is 12 there, with three times the anchors: they exchange
             less that way.
