@@ -6,6 +6,7 @@ from lightning_gep.algorithm.thresholds import basis_numbers, limited_by_memory
 from lightning_gep.privacy.files import CARD_PAGE
 from lightning_gep.privacy.fixed_point import released_bytes
 from lightning_gep.privacy.plan import PrivacyPlan
+from lightning_gep.privacy.release import MECHANISMS
 from lightning_gep.strategy.fit import Fit
 from lightning_gep.strategy.settings import PrivacySettings
 
@@ -87,6 +88,13 @@ def _kept(fit: Fit) -> str:
     names = f"{', '.join(fit.gradients.kept[:3])}{', …' if len(fit.gradients.kept) > 3 else ''}"
     source = "public" if fit.has_public_data else "random"
     return f"what training_step writes to {names}, of a few {source} records instead of private ones" if names else ""
+
+
+def warn_of_unused(settings: PrivacySettings) -> None:
+    """A warning of thresholds that were given although the mechanism has others."""
+    if settings.unused:
+        used = " and ".join(MECHANISMS[settings.mechanism].thresholds())
+        rank_zero_warn(f"mechanism={settings.mechanism!r} clips by {used}: {', '.join(settings.unused)} has no effect.")
 
 
 def announce_later_log(name: str, hook: str, *, log_nonprivate: bool) -> None:

@@ -1,7 +1,7 @@
 """The private names of Lightning and torch that this package uses, all of them, and why.
 
-A release of Lightning or torch that renames one breaks tests, and a fit raises AttributeError before the first release;
-none of them can fail silently into a weaker guarantee.
+A release of Lightning or torch that renames one breaks its test in tests/strategy/test_internals.py, and a fit raises
+AttributeError before the first release; none of them can fail silently into a weaker guarantee.
 """
 
 import os
@@ -33,12 +33,17 @@ def on_before_batch_transfer(module: LightningModule, batch: Any, dataloader_idx
     return LightningModule._on_before_batch_transfer(module, batch, dataloader_idx)
 
 
-def train_loader_in_list(trainer: Trainer) -> bool:
-    """Whether the train loader was passed to `fit` in a list of one, so that its batches come in such a list, too.
+def source_of_training_data(trainer: Trainer) -> Any:
+    """What was passed to `fit`: loaders in any structure, or else the datamodule or module that has them.
 
-    Lightning keeps what was passed only here; `trainer.train_dataloader` is what it made of it.
+    Lightning keeps it only here; `trainer.train_dataloader` is what it made of it.
     """
-    given = trainer.fit_loop._data_source.instance
+    return trainer.fit_loop._data_source.instance
+
+
+def train_loader_in_list(trainer: Trainer) -> bool:
+    """Whether the train loader was passed to `fit` in a list of one, so that its batches come in such a list, too."""
+    given = source_of_training_data(trainer)
     return isinstance(given, list | tuple) and len(given) == 1
 
 

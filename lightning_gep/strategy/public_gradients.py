@@ -1,11 +1,12 @@
 """The gradients of public records, from which basis and thresholds are computed."""
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from lightning_gep.algorithm.exchange import Exchange
@@ -16,7 +17,7 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.gradients import microbatches
 from lightning_gep.gradients.batches import batch_size, take
 from lightning_gep.privacy.release import Release
-from lightning_gep.strategy.logs import progress_bar
+from lightning_gep.strategy.logs import SECONDS_UNNOTICED, progress_bar
 from lightning_gep.strategy.public_data import PublicStream
 from lightning_gep.strategy.step import StepGradients, train_mode
 from lightning_gep.strategy.step_cost import clock_of
@@ -54,7 +55,7 @@ class PublicGradients:
     def __call__(self, count: int, step: int, what: str = "") -> Anchors:
         """Sweeps over `count` records: the same ones at each where iterations need that; with a seed, set by `step`.
 
-        With a name, which is for those that take long, they have a progress bar.
+        With a name, which is for those that take long, they have a progress bar, and say how long it takes.
         """
         held: list[Any] = []
         counts: list[int] = []
@@ -85,8 +86,14 @@ class PublicGradients:
                     yield rows[: counts.pop()]
 
         def shown() -> Iterator[Tensor]:
-            with progress_bar(what, count // self._exchange.world_size) as bar:
+            own, start, done, told = max(1, count // self._exchange.world_size), time.perf_counter(), 0, False
+            with progress_bar(what, own) as bar:
                 for rows in sweep():
+                    seconds = (time.perf_counter() - start) * own / max(1, done + len(rows))
+                    if done and not told and seconds > SECONDS_UNNOTICED:  # the first microbatch is slower
+                        rank_zero_info(f"{what} on {count} public records, about {seconds:.0f} s.")
+                        told = True
+                    done += len(rows)
                     bar.update(len(rows))
                     yield rows
 

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     LearningRateFinder,
 )
+from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.optim import LBFGS, Optimizer
@@ -31,6 +32,7 @@ from lightning_gep.errors import ConfigurationError
 from lightning_gep.strategy.data import PoissonLoader, loader_options
 from lightning_gep.strategy.internals import (
     parts_with_gradient_hooks,
+    source_of_training_data,
     train_loader_in_list,
 )
 from lightning_gep.strategy.overlap import check_no_repeats, length, share_records
@@ -54,6 +56,9 @@ UNFROZEN = (
 def check_trainer(trainer: Trainer) -> None:
     """Raises ConfigurationError for trainer settings under which the accounting would not hold."""
     settings: Any = trainer  # type checkers do not see all attributes that Lightning sets
+    given = source_of_training_data(trainer)  # now, before a ledger is begun
+    if isinstance(given, list | tuple | dict | CombinedLoader) and len(CombinedLoader(given).flattened) > 1:
+        raise ConfigurationError(SEVERAL_LOADERS)
     check_no_accumulation(trainer)
     for callback in settings.callbacks:
         if isinstance(callback, GradientAccumulationScheduler) and set(callback.scheduling.values()) != {1}:
@@ -154,12 +159,19 @@ def check_trainable(module: LightningModule, trained: Container[str]) -> None:
 
 
 def _check_embeddings(module: LightningModule) -> None:
+    """Raises ConfigurationError for embeddings that write to their weights, even frozen ones, or are sparse."""
     found = [(n or "the module", m) for n, m in module.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     sparse = [name for name, part in found if part.sparse and part.weight.requires_grad]
     if sparse:
         raise ConfigurationError(
             f"{', '.join(sparse)}: sparse=True gives gradients that show which rows the records use, and noise has to "
             "hide that: it goes to all rows. Set sparse=False, and use Adam or SGD instead of SparseAdam."
+        )
+    renormalized = [f"{name} has max_norm={part.max_norm}" for name, part in found if part.max_norm is not None]
+    if renormalized:
+        raise ConfigurationError(
+            f"{', '.join(renormalized)}: every lookup would renormalize rows of the weights without noise. Set "
+            "max_norm=None, and renormalize the vectors in forward after the lookup, or all rows in on_train_batch_end."
         )
 
 

@@ -29,8 +29,8 @@ BackendName = Literal["auto", "functional", "ghost", "hooks", "loop"]
 StartMethod = Literal["popen", "fork", "forkserver", "spawn"]
 
 STEPS_BETWEEN_SPECTRA, ANCHORS_OF_SPECTRUM = 4, 50
-"""Schedule of mechanism="spectral" in one process. The published results had 100 anchors: 50 have about 2 % more noise in
-the first dozens of steps and as much later, for half the cost of a refresh (docs/spectral.md)."""
+"""Schedule of mechanism="spectral" in one process. The published results had 100 anchors: 50 have about 2 % more noise
+in the first dozens of steps and as much later, for half the cost of a refresh (docs/spectral.md)."""
 STEPS_BETWEEN_SUMS = 12
 """Steps between two refreshes of mechanism="spectral" with several processes, which add up about as many numbers at a
 refresh as at a step: a tenth more bytes for a convolutional network. Each refresh has as many more anchors."""
@@ -92,6 +92,13 @@ class PrivacySettings:
     def uses_public_data(self) -> bool:
         """Whether the mechanism needs the gradients of public records."""
         return MECHANISMS[self.mechanism].uses_public_data
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The thresholds that were given although the mechanism has others."""
+        used = MECHANISMS[self.mechanism].thresholds()
+        names = ("clip_embedding", "clip_residual", "clip_norm")
+        return tuple(name for name in names if name not in used and getattr(self, name) != DEFAULTS[name])
 
     @property
     def chosen_on_public_data(self) -> tuple[str, ...]:

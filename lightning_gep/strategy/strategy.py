@@ -13,7 +13,7 @@ from typing_extensions import override
 from lightning_gep.algorithm.diagnostics import BatchStatistics, Diagnostics
 from lightning_gep.algorithm.groups import Grouping
 from lightning_gep.privacy.release import Clipping, Split
-from lightning_gep.strategy.announcement import announce, announce_later_log
+from lightning_gep.strategy.announcement import announce, announce_later_log, warn_of_unused
 from lightning_gep.strategy.checkpoints import AccountedStrategy
 from lightning_gep.strategy.data import PoissonLoader, PrivateBatch, closed_batch
 from lightning_gep.strategy.fit import make_subspace, prepare_fit
@@ -169,6 +169,7 @@ class GEPStrategy(AccountedStrategy):
     ) -> None:
         self.settings, self.cost = settings_from(locals())
         make_subspace(self.cost, (1,), (1,))  # refuses wrong settings now
+        warn_of_unused(self.settings)
         super().__init__(start_method=start_method, timeout=timeout)
         self._trust_checkpoint = trust_checkpoint
         self._held_out = HeldOutCheck()

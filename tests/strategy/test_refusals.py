@@ -169,6 +169,10 @@ REFUSED = {
     "modules": [
         (lambda: {"module": Shortening()}, r"^training_step changes words: .* released without noise"),
         (
+            lambda: {"module": Looked(words=nn.Embedding(9, 4, max_norm=1.5), texts=nn.EmbeddingBag(9, 4, max_norm=2))},
+            r"words has max_norm=1\.5, texts has max_norm=2: .* without noise\. Set max_norm=None",
+        ),
+        (
             lambda: {"module": Looked(words=nn.Embedding(9, 4, sparse=True), texts=nn.EmbeddingBag(9, 4, sparse=True))},
             r"words, texts: sparse=True gives gradients .* Set sparse=False",
         ),
@@ -492,6 +496,14 @@ def test_training_records_may_be_looked_at_after_training(tmp_path):
 def test_bad_arguments_are_refused_when_the_strategy_is_made(settings, message):
     with pytest.raises(ConfigurationError, match=message):
         GEPStrategy(**settings)
+
+
+def test_thresholds_of_another_mechanism_are_named():
+    with pytest.warns(UserWarning, match="'gep' clips by clip_embedding and clip_residual: clip_norm has no effect"):
+        GEPStrategy(epsilon=1.0, clip_norm=3.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GEPStrategy(epsilon=1.0, mechanism="gp", clip_norm=3.0)
 
 
 def test_a_trial_run_says_that_it_costs_as_much_as_a_whole_one(tmp_path):
