@@ -19,6 +19,18 @@ NAMES = {
     "gep_cold": "ours: GEP, cold start on all anchors",
     "paper": "the paper's algorithm, plainly",
 }
+COMPARED = (
+    ("spectral", "gp"),
+    ("spectral", "opacus_hooks"),
+    ("spectral_ghost", "opacus_ghost"),
+    ("gp", "opacus_hooks"),
+    ("gp_ghost", "opacus_ghost"),
+    ("gep", "opacus_hooks"),
+    ("paper", "gep"),
+    ("paper", "gep_auto"),
+    ("gradients_each", "gradients"),
+)
+"""Contenders, and what they are compared with."""
 
 
 def markdown(results: dict[str, Any]) -> str:
@@ -39,17 +51,23 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def section(name: str, setting: dict[str, Any], today: str) -> list[str]:
-    """One setting's table; contenders that were not measured today have their date."""
-    table, limit = setting["contenders"], setting["limit_seconds"]
+    """One setting's table; contenders that were not measured with the others have their date, and no ratio."""
+    table = setting["contenders"]
+    together = {contender for contender, figures in table.items() if not dated(figures, today)}
 
-    def ratio(figure: str, of: str, to: str) -> float:
-        return table[of][figure]["median"] / table[to][figure]["median"]
+    def ratio(figure: str, of: str, to: str) -> str:
+        return f"{table[of][figure]['median'] / table[to][figure]['median']:.2f}" if {of, to} <= together else "–"
 
     rows = [
         f"| {NAMES[contender]}{dated(figures, today)} | {cell(figures['seconds'], 's', 2)} | "
-        f"{ratio('seconds', contender, 'plain'):.2f} | {cell(figures['peak_mb'], 'MB', 0)} | "
+        f"{ratio('seconds', contender, 'plain')} | {cell(figures['peak_mb'], 'MB', 0)} | "
         f"{figures['growth_mb']['median']:.0f} MB |"
         for contender, figures in table.items()
+    ]
+    compared = [
+        f"| {plainly(of)} | {plainly(to)} | {ratio('seconds', of, to)} | {ratio('peak_mb', of, to)} |"
+        for of, to in COMPARED
+        if {of, to} <= together
     ]
     lines = [
         f"## {name}: n = {setting['n']}, m = {setting['m']}, k = {setting['k']}, microbatch {setting['microbatch']}",
@@ -58,21 +76,21 @@ def section(name: str, setting: dict[str, Any], today: str) -> list[str]:
         "|---|---|---|---|---|",
         *rows,
     ]
-    if not table.keys() >= {"gradients", "gradients_each", "opacus_hooks", "gp", "gep", "gep_auto", "paper"}:
-        return lines
-    return [
-        *lines,
-        "",
-        "The limit for GEP (plain gradients of its records and its products at "
-        f"{setting['matmul_gflops']:.0f} GFLOP/s): {limit:.2f} s; GEP takes "
-        f"{table['gep']['seconds']['median'] / limit:.2f} times that. GEP against Opacus' hooks: "
-        f"{ratio('seconds', 'gep', 'opacus_hooks'):.2f}; GP against them: {ratio('seconds', 'gp', 'opacus_hooks'):.2f}"
-        f"; the paper's algorithm against GEP: {ratio('seconds', 'paper', 'gep'):.1f} in time, "
-        f"{ratio('peak_mb', 'paper', 'gep'):.1f} in memory, and {ratio('peak_mb', 'paper', 'gep_auto'):.1f} with the "
-        f"automatic microbatch ({ratio('growth_mb', 'paper', 'gep_auto'):.1f} above what the process had before its "
-        f"first step). Memory of GEP against Opacus' hooks: {ratio('peak_mb', 'gep', 'opacus_hooks'):.2f}. Gradients "
-        f"of each record against those of the batch: {ratio('seconds', 'gradients_each', 'gradients'):.2f}.",
-    ]
+    if compared:
+        lines += ["", "| | against | time | peak memory |", "|---|---|---|---|", *compared]
+    if {"plain", "gep"} <= together:
+        limit = setting["limit_seconds"]
+        lines += [
+            "",
+            f"The limit for GEP, plain gradients of its records and its products at {setting['matmul_gflops']:.0f} "
+            f"GFLOP/s: {limit:.2f} s. GEP takes {table['gep']['seconds']['median'] / limit:.2f} times that.",
+        ]
+    return lines
+
+
+def plainly(contender: str) -> str:
+    """A contender's name without emphasis."""
+    return NAMES[contender].replace("*", "")
 
 
 def dated(figures: dict[str, Any], today: str) -> str:

@@ -37,11 +37,11 @@ def run(command, cwd):
 
 
 SAID = {
-    "make train": "test accuracy",
+    "make train": "Test accuracy",
     "gep-init my-project": "python train.py",
     "gep-plan --records 50000": "noise",
     "gep-train mechanism=gp": "ε spent",
-    "gep-train mechanism=none": "not private",
+    "gep-train mechanism=none": "Not private",
     "gep-plan mechanism=gep,gp": "noise",
     "gep-train -m": "4 jobs: 4 finished",
     "gep-report": "report.html",
@@ -83,7 +83,7 @@ def test_commands_as_they_are_printed(commands, tmp_path):
         printed = run(command.replace("make train", "gep-train").split(), tmp_path)
         assert next(said for start, said in SAID.items() if command.startswith(start)) in printed
     if commands == ["make train"]:
-        accuracy = re.search(r"test accuracy\W+([\d.]+) %", printed)[1]
+        accuracy = re.search(r"Test accuracy\W+([\d.]+) %", printed)[1]
         assert float(accuracy) > 80, "the default job learns"
     assert len(commands) == 1 or (tmp_path / "sweeps" / "first" / "report.html").is_file()
 

@@ -108,7 +108,9 @@ def outcome_table(runs: Runs, height: int | None = None) -> Table:
 def summary_rows(record: RunRecord, directory: Path) -> dict[str, str]:
     """What a single run prints at its end."""
     run, card = run_of(record), directory / "checkpoints" / CARD_PAGE
-    figures = {column.title: column.text(run) for column in COLUMNS if column.key not in ("job", "status")}
+    named = {"validation": "Validation accuracy", "test": "Test accuracy"}
+    columns = [column for column in COLUMNS if column.key not in ("job", "status")]
+    figures = {named.get(column.key, column.title): column.text(run) for column in columns}
     others = {name: f"{value:.4g}" for name, value in record.metrics.items() if name.startswith("test/")}
     others.pop("test/accuracy", None)
     return {

@@ -134,7 +134,7 @@ def test_the_summary_rounds_epsilon_up_and_says_when_a_run_was_not_private(tmp_p
     without_noise = report(epsilon="inf", noise_multiplier=0.0, private=False)
     assert rows(without_noise)["Privacy"] == "Not private: 1 run without noise (ε = ∞)."
     assert "reproducible" in rows(report(epsilon="inf", private=False))["Privacy"]
-    assert rows(report())["Test"] == "93.6 %"
+    assert rows(report())["Test accuracy"] == "93.6 %"
     assert rows(report())["test/loss"] == "0.1235"
     assert rows(report(), tmp_path)["Outputs"] == str(tmp_path)
 
