@@ -17,19 +17,10 @@ def announce(settings: PrivacySettings, fit: Fit, *, trial: bool) -> None:
     A `trial` by fast_dev_run, which is there to try out code, costs as much as a whole run: there is a warning.
     """
     plan = fit.account.plan
-    parts = (("embedding", plan.release.embedding), ("residual", plan.release.residual))
-    clips = "; ".join(
-        f"{name if plan.release.embedding else 'gradient'} to {p.clip:g}, noise σ {p.sigma:.4g}"
-        for name, p in parts
-        if p is not None
-    )
-    steps = "any number of" if plan.planned_steps is None else str(plan.planned_steps)
     private = fit.account.private and plan.event.noise_multiplier > 0
     lines = {
-        "guarantee": _guarantee(plan) if private else "NOT private",
-        "mechanism": f"{settings.mechanism}; noise multiplier {plan.event.noise_multiplier:.4g}" + _k(settings, fit),
-        "clipping": clips,
-        "sampling": f"each {plan.unit} with probability {plan.sample_rate:.4g} in each of {steps} steps",
+        "guarantee": (_guarantee(plan) if private else "NOT private") + _steps(plan),
+        "mechanism": _mechanism(settings, fit),
         "gradients": fit.gradients.backend.reason,
         "memory": _memory(fit),
         "step": fit.slow_parts,
@@ -38,7 +29,7 @@ def announce(settings: PrivacySettings, fit: Fit, *, trial: bool) -> None:
         "card": "" if fit.card is None else str(fit.card.directory / CARD_PAGE),
     }
     if lines["not logged"]:
-        lines["not logged"] += " (of private records; log_nonprivate=True logs it as nonprivate/<name>)"
+        lines["not logged"] += " (log_nonprivate=True logs it as nonprivate/<name>)"
     shown = (f"  {name:<10}  {text}" for name, text in lines.items() if text)
     rank_zero_info("\n".join(("GEPStrategy", *shown)))
     if not settings.private:
@@ -59,11 +50,21 @@ def _guarantee(plan: PrivacyPlan) -> str:
     return f"private: ε {target}, δ = {plan.delta:g}, by {plan.accountant}{whose}"
 
 
-def _k(settings: PrivacySettings, fit: Fit) -> str:
-    if not settings.uses_basis:
-        return ""
+def _steps(plan: PrivacyPlan) -> str:
+    steps = "any number of" if plan.planned_steps is None else str(plan.planned_steps)
+    return f", in {steps} steps at rate {plan.sample_rate:.4g}"
+
+
+def _mechanism(settings: PrivacySettings, fit: Fit) -> str:
+    """The numbers of a step; σ where there are two of them."""
+    release = fit.account.plan.release
+    clips, sigmas = (", ".join(f"{getattr(part, name):.4g}" for part in release.parts) for name in ("clip", "sigma"))
+    several = len(release.parts) > 1
     limited = settings.k == "auto" and limited_by_memory(fit.chosen.k, fit.gradients.groups.sizes)
-    return f"; k = {fit.chosen.k}" + (", which keeps the basis below 512 MB (set k for more)" if limited else "")
+    k = f", k = {fit.chosen.k}" if settings.uses_basis else ""
+    words = f"{settings.mechanism}{k}; noise multiplier {fit.account.plan.event.noise_multiplier:.4g}; "
+    words += f"clips {clips}; σ {sigmas}" if several else f"clip {clips}"
+    return words + ("; k is what 512 MB hold (set k for more)" if limited and settings.uses_basis else "")
 
 
 def _memory(fit: Fit) -> str:
@@ -75,7 +76,7 @@ def _memory(fit: Fit) -> str:
     basis = f"basis {_megabytes(4 * basis_numbers(k, groups.sizes))} in {blocks}; " if k else ""
     sent = released_bytes(release, (k, groups.num_parameters), fit.account.plan.expected_batch_size)
     reduced = f"; {_megabytes(sent)} all-reduced a step" if world > 1 else ""
-    held = f"{_megabytes(rows)} of gradients ({gradients.microbatch} {fit.account.plan.counted} at a time)"
+    held = f"chunks of {gradients.microbatch}: {_megabytes(rows)}"
     return f"{groups.num_parameters:,} parameters; {basis}{held}{reduced}"
 
 
