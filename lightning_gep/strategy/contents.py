@@ -1,6 +1,7 @@
 """What records hold, bit for bit, so that the same input is found in two datasets whatever its label."""
 
 import hashlib
+import math
 import pickle
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,9 @@ AS_VARIED, AS_LARGE = 0.9, 0.5
 """A value is an input if it is this varied, relative to the most varied value, and this large."""
 
 
+ARRAYS = {torch.Tensor, np.ndarray}
+
+
 class Part(NamedTuple):
     """A value of a record, or all values but one: where it stands, the most bits it can have, and its digest."""
 
@@ -34,7 +38,7 @@ def parts_of(record: Any) -> list[Part]:
     In a record without them, such as a row of a table, all values but one, for each that may be the label. The same
     numbers in another type are another value. A value that cannot be serialised is no part.
     """
-    values = values_of(record)
+    values = list(record) if _is_plain(record) else values_of(record)
     sizes, digests = [*map(_bits, values)], [*map(_digest, values)]
     known = [digest for digest in digests if digest is not None]
     if len(known) < len(values) or len(values) == 1 or max(sizes, default=0.0) >= MANY_BITS:
@@ -42,6 +46,12 @@ def parts_of(record: Any) -> list[Part]:
         return [Part(i, bits, digest) for i, bits, digest in parts if digest is not None and bits >= MANY_BITS]
     without = (b"".join(known[:i] + known[i + 1 :]) for i in range(len(values)))
     return [Part(-1 - i, sum(sizes) - sizes[i], _hash(others)) for i, others in enumerate(without)]
+
+
+def _is_plain(record: Any) -> bool:
+    """Whether it is a tuple of arrays and numbers, as most records are, which then takes half the time."""
+    kinds = {*map(type, record)} if type(record) in (tuple, list) else set()
+    return bool(kinds & ARRAYS) and kinds <= ARRAYS | {int, float}
 
 
 def input_of(parts: Sequence[Part]) -> bytes | None:
@@ -86,6 +96,8 @@ def _bits(value: Any) -> float:
     """The most bits that a value can have; of whole numbers, by the largest."""
     if isinstance(value, str):
         return BITS_OF_A_CHARACTER * len(value)
+    if type(value) is int:
+        return min(BITS_OF_A_NUMBER, math.log2(1 + abs(value)))
     try:
         numbers = np.abs(np.asarray(_array(value), dtype=np.float64))
     except Exception:  # not numbers
